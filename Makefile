@@ -1,0 +1,43 @@
+# Everything runs in a virtual environment that the first target to need it sets up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test lint format benchmark clean
+
+help:            ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+
+setup: $(READY)  ## make the virtual environment
+
+# Exact versions come from the constraints file, so that a new machine gets what was tested;
+# pip is told of torch first, because another package's looser wish could bring a build with gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+quickstart: $(READY)  ## see it work
+	$(BIN)/diffaug search examples/sentences.txt "stocks lost value" "an animal outdoors" -k 3
+
+test: $(READY)   ## run the tests
+	$(BIN)/pytest
+
+lint: $(READY)   ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## put the code in form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmark: $(READY)  ## compare the speed of encode with sentence-transformers on this machine
+	$(BIN)/pip install --quiet --constraint constraints.txt '.[benchmark]'
+	$(BIN)/python benchmarks/encode.py
+
+clean:           ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build src/*.egg-info

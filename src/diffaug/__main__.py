@@ -1,0 +1,5 @@
+"""`python -m diffaug` is the command line."""
+
+from diffaug.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""How one view of a sentence is made to differ from the other."""

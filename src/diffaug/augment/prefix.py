@@ -1,0 +1,83 @@
+"""Views by prefix: each view reads a sentence behind learned keys and values of its own.
+
+In training the keys and values come out of a small matrix through an MLP, which makes learning stable
+(`ReparametrisedPrefix`); a trained prefix is folded to plain keys and values (`FoldedPrefix`), which is what is saved.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from diffaug.models.attention import AttentionShape, PrefixStates
+from diffaug.models.config import PrefixConfig
+
+
+class Prefix(nn.Module):
+    """What both forms share: `states` gives a forward its prefix."""
+
+    def __init__(self, config: PrefixConfig, shape: AttentionShape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+
+    def keys_and_values(self) -> Tensor:
+        """(layers, 2, views, heads, length, head_dim)"""
+        raise NotImplementedError
+
+    def states(self, views: Tensor | None) -> PrefixStates:
+        """The prefix for one forward.
+
+        Args:
+            views: (rows,), the view of each row: a row sees the vectors of its own view only. None: every row sees
+                the vectors of all views, as at inference.
+        """
+        blocks = self.keys_and_values()
+        if views is None:
+            # (layers, 2, views, heads, length, d) -> (layers, 2, 1, heads, views * length, d), view 1 first
+            blocks = blocks.transpose(2, 3).flatten(3, 4).unsqueeze(2)
+        return PrefixStates(blocks, views)
+
+
+class ReparametrisedPrefix(Prefix):
+    """P' (views * length, width) -> Linear -> Tanh -> Linear -> a key and a value for each layer, with dropout."""
+
+    def __init__(self, config: PrefixConfig, shape: AttentionShape, dropout: float = 0.1) -> None:
+        super().__init__(config, shape)
+        width = shape.heads * shape.head_dim
+        self.embedding = nn.Embedding(config.total, width)
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, shape.layers * 2 * width))
+        self.dropout = nn.Dropout(dropout)
+
+    def keys_and_values(self) -> Tensor:
+        flat = self.dropout(self.mlp(self.embedding.weight))  # (views * length, layers * 2 * width)
+        return flat.view(
+            self.config.views,
+            self.config.length,
+            self.shape.layers,
+            2,
+            self.shape.heads,
+            self.shape.head_dim,
+        ).permute(2, 3, 0, 4, 1, 5)
+
+    @torch.no_grad()
+    def fold(self) -> FoldedPrefix:
+        """The same prefix as plain keys and values, without the MLP and its dropout."""
+        folded = FoldedPrefix(self.config, self.shape)
+        was_training = self.training
+        folded.blocks.data = self.eval().keys_and_values().detach().clone().contiguous()
+        self.train(was_training)
+        return folded.train(was_training)
+
+
+class FoldedPrefix(Prefix):
+    """Plain keys and values."""
+
+    def __init__(self, config: PrefixConfig, shape: AttentionShape) -> None:
+        super().__init__(config, shape)
+        self.blocks = nn.Parameter(
+            torch.zeros(shape.layers, 2, config.views, shape.heads, config.length, shape.head_dim)
+        )
+
+    def keys_and_values(self) -> Tensor:
+        return self.blocks

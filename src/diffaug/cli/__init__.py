@@ -1,0 +1,49 @@
+"""The command line: a file a group of commands. Commands import what they run when they run, so `--help` is instant."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from diffaug import __version__
+from diffaug.cli import embed
+from diffaug.errors import DiffaugError
+
+app = typer.Typer(
+    name="diffaug",
+    help="Sentence embeddings when labels are few.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+embed.register(app)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"diffaug {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; what the user can put right is one sentence on standard error, not a traceback."""
+    try:
+        app()
+    except DiffaugError as error:
+        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone, which is no failure.
+        sys.stderr.close()
+        sys.exit(0)
+    except KeyboardInterrupt:
+        typer.secho("interrupted", err=True)
+        sys.exit(130)

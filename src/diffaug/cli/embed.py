@@ -1,0 +1,153 @@
+"""`diffaug encode`, `similarity` and `search`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_file
+
+if TYPE_CHECKING:
+    from diffaug.embedder import Embedder, Vectors
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A diffaug, sentence-transformers or transformers folder, or a hub name; left out, the embedded encoder.",
+        show_default=False,
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps ...; left out, the GPU if there is one.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model brings along.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to ``app``."""
+    app.command()(encode)
+    app.command()(similarity)
+    app.command()(search)
+
+
+def encode(
+    sentences: Annotated[Path, typer.Argument(help="A text file, one sentence a line; - is standard input.")] = Path(
+        "-"
+    ),
+    model: Model = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="A .npy, .parquet or .jsonl file; - prints JSON lines.")
+    ] = Path("-"),
+    batch_size: Annotated[int | None, typer.Option(help="Sentences in a batch; left out, by number of tokens.")] = None,
+    normalize: Annotated[bool, typer.Option(help="Scale vectors to length one.")] = True,
+    device: Device = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Embed every line of a file: row i of the result is line i, empty lines included."""
+    if str(out) != "-" and out.suffix not in {".npy", ".parquet", ".jsonl"}:
+        raise DiffaugError(f"cannot tell the format of {out}: give it the ending .npy, .parquet or .jsonl")
+    if out.suffix == ".parquet":
+        _pyarrow()
+    lines = _read_lines(sentences)
+    vectors = _load(model, device, trust_remote_code).encode(lines, batch_size, normalize=normalize)
+    _write(out, lines, vectors)
+    if str(out) != "-":
+        typer.echo(f"{len(vectors):,} vectors of {vectors.shape[1]} numbers -> {out}", err=True)
+
+
+def similarity(
+    first: Annotated[str, typer.Argument(help="A sentence.")],
+    second: Annotated[str, typer.Argument(help="Another sentence.")],
+    model: Model = None,
+    device: Device = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Print the cosine similarity of two sentences."""
+    typer.echo(f"{_load(model, device, trust_remote_code).similarity(first, second):.4f}")
+
+
+def search(
+    corpus: Annotated[Path, typer.Argument(help="A text file, one sentence a line; - is standard input.")],
+    queries: Annotated[list[str], typer.Argument(help="One query or several.")],
+    k: Annotated[int, typer.Option("-k", help="How many to find for each query.")] = 5,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    model: Model = None,
+    device: Device = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Find the lines of a file that are most similar to each query."""
+    lines = [line for line in _read_lines(corpus) if line.strip()]
+    if not lines:
+        raise DiffaugError(f"{corpus} holds no sentence to search")
+    for query, hits in zip(queries, _load(model, device, trust_remote_code).search(lines, queries, k), strict=True):
+        if json_lines:
+            for hit in hits:
+                record = {"query": query, "score": round(hit.score, 6), "sentence": lines[hit.index]}
+                typer.echo(json.dumps(record, ensure_ascii=False))
+        else:
+            if len(queries) > 1:
+                typer.secho(query, bold=True)
+            for hit in hits:
+                typer.echo(f"{hit.score:7.4f}  {lines[hit.index]}")
+
+
+def _load(model: str | None, device: str | None, trust_remote_code: bool) -> Embedder:
+    from diffaug.embedder import Embedder
+
+    return Embedder.from_pretrained(model, device=device, trust_remote_code=trust_remote_code)
+
+
+def _read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file or of standard input; only newline characters end a line."""
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise DiffaugError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DiffaugError(f"{path}, line {line}: not UTF-8; convert the file first (iconv -t utf-8)") from error
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _write(out: Path, lines: list[str], vectors: Vectors) -> None:
+    if str(out) == "-":
+        for line, vector in zip(lines, vectors, strict=True):
+            sys.stdout.write(_json_line(line, vector))
+        return
+    with atomic_file(out) as temporary:
+        if out.suffix == ".npy":
+            import numpy as np
+
+            np.save(temporary, vectors)
+        elif out.suffix == ".parquet":
+            pyarrow, parquet = _pyarrow()
+            flat = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
+            parquet.write_table(pyarrow.table({"sentence": lines, "embedding": flat}), temporary)
+        else:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.writelines(_json_line(line, vector) for line, vector in zip(lines, vectors, strict=True))
+
+
+def _json_line(sentence: str, vector: Vectors) -> str:
+    # Nine significant digits give back the same float32.
+    numbers = [float(f"{x:.9g}") for x in vector.tolist()]
+    return json.dumps({"sentence": sentence, "embedding": numbers}, ensure_ascii=False) + "\n"
+
+
+def _pyarrow():  # type: ignore[no-untyped-def]
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DiffaugError("writing .parquet needs pyarrow: pip install 'diffaug[parquet]'") from error
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,115 @@
+"""Sentences to token ids, and token ids to padded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from diffaug.errors import DiffaugError
+from diffaug.models.config import ModelConfig
+from diffaug.models.rows import Rows
+from diffaug.models.template import SENTENCE_ENDS, Template
+
+
+class Collator:
+    """Reads sentences the way one model wants them read: one path for training and inference.
+
+    Args:
+        tokenizer: the model's.
+        config: template, prompt, final stop, lower case and length limit come from here.
+        positions: how many positions the backbone has for template and sentence together (None: no limit).
+        max_length: a tighter limit on the sentence's own word pieces than the model's, as recipes set for training.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        config: ModelConfig,
+        positions: int | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.template = Template.build(tokenizer, config.template)
+        self._config = config
+        self._before = config.prompt or (" " if self.template.spaced else "")
+        limits = [limit for limit in (config.max_length, max_length) if limit is not None]
+        if positions is not None:
+            limits.append(positions - len(self.template))
+        self.max_length = min(limits) if limits else None
+        if self.max_length is not None and self.max_length < 1:
+            raise DiffaugError(
+                f"the backbone has {positions} positions, of which the template's {len(self.template)} tokens "
+                "leave none for a sentence"
+            )
+
+    def ids(self, sentences: Sequence[str]) -> tuple[list[list[int]], int]:
+        """The word pieces of each sentence, cut at the limit, without the template; and how many were cut."""
+        if not sentences:
+            return [], 0
+        texts = [self._text(sentence) for sentence in sentences]
+        # One piece more than fits shows that a sentence was cut; far longer texts are not kept whole.
+        cut = {} if self.max_length is None else {"truncation": True, "max_length": self.max_length + 1}
+        encoded = self.tokenizer(
+            texts,
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+            **cut,
+        )["input_ids"]
+        if self.max_length is None:
+            return encoded, 0
+        too_long = [row for row in encoded if len(row) > self.max_length]
+        for row in too_long:
+            del row[self.max_length :]
+        return encoded, len(too_long)
+
+    def rows(self, ids: Sequence[Sequence[int]], views: Sequence[int] | None = None) -> Rows:
+        """Put the template around each sentence's word pieces and pad to the longest."""
+        template = self.template
+        lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
+        whole = [[*template.before, *row, *template.after] for row in ids]
+        return Rows(
+            *self._padded(whole),
+            pool_at=None
+            if template.mask_at is None
+            else torch.tensor([template.mask_position(length) for length in lengths]),
+            views=None if views is None else torch.tensor(views),
+        )
+
+    def bare_templates(self, lengths: Sequence[int], views: Sequence[int] | None = None) -> Rows:
+        """The template without a sentence, its tail at the positions it would have behind one of each length."""
+        template = self.template
+        assert template.mask_at is not None, "denoising needs a template"
+        whole = [[*template.before, *template.after]] * len(lengths)
+        return Rows(
+            torch.tensor(whole),
+            pool_at=torch.full((len(lengths),), template.mask_position(0)),
+            gap=torch.tensor(lengths),
+            slot=len(template.before),
+            views=None if views is None else torch.tensor(views),
+        )
+
+    def _padded(self, whole: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        longest = max(len(row) for row in whole)
+        if all(len(row) == longest for row in whole):
+            return torch.from_numpy(np.array(whole, dtype=np.int64)), None
+        pad = self.tokenizer.pad_token_id or 0
+        input_ids = np.full((len(whole), longest), pad, dtype=np.int64)
+        mask = np.zeros((len(whole), longest), dtype=np.int64)
+        for i, row in enumerate(whole):
+            input_ids[i, : len(row)] = row
+            mask[i, : len(row)] = 1
+        return torch.from_numpy(input_ids), torch.from_numpy(mask)
+
+    def _text(self, sentence: str) -> str:
+        text = sentence.lower() if self._config.lowercase else sentence
+        if self._config.final_stop and (stripped := text.rstrip()) and not stripped.endswith(SENTENCE_ENDS):
+            text = stripped + "."
+        if not text.isascii():
+            # Half a surrogate pair is legal in a Python string and in nothing else: U+FFFD takes its place.
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return self._before + text

@@ -1,0 +1,312 @@
+"""The front door: load a model, embed sentences, compare and search them, save."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from diffaug.data.collate import Collator
+from diffaug.errors import DiffaugError
+from diffaug.models.backbone import position_limit
+from diffaug.models.config import ModelConfig, Pooling, Provenance
+from diffaug.models.encoder import Encoder
+from diffaug.models.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
+from diffaug.models.saved import is_saved_model, load_model, save_model
+from diffaug.progress import progress_bar
+
+EMBEDDED_MODEL = Path(__file__).parent / "assets" / "mini"
+
+# Sentences tokenised and sorted at a time: enough that almost every batch holds sentences of one length and needs no
+# padding, few enough that their tokens take no memory to speak of.
+_WINDOW = 16_384
+# Tokens in a batch when the caller does not choose. On a CPU the layers' intermediate results should stay in its
+# cache; on a GPU a batch should be large enough to keep it busy.
+_TOKEN_BUDGET = {"cpu": 1_024, "cuda": 65_536, "mps": 16_384}
+# Similarities held at a time while searching.
+_SEARCH_BLOCK = 1 << 24
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A search result: the row of the corpus, and its cosine similarity to the query."""
+
+    index: int
+    score: float
+
+
+class Embedder:
+    """Turns sentences into vectors.
+
+    Make one with `Embedder.from_pretrained`:
+
+    >>> embedder = Embedder.from_pretrained()
+    >>> embedder.encode(["A dog runs.", "The market fell."]).shape
+    (2, 256)
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: PreTrainedTokenizerBase,
+        provenance: Provenance | None = None,
+        *,
+        device: str | torch.device | None = None,
+    ) -> None:
+        self.encoder = encoder.eval().to(_default_device() if device is None else device)
+        self.tokenizer = tokenizer
+        self.provenance = provenance or Provenance()
+        limit = position_limit(encoder.backbone)
+        if limit is not None and encoder.config.prefix is not None:
+            limit -= encoder.config.prefix.total
+        self.collator = Collator(tokenizer, encoder.config, positions=limit)
+        self._said_truncated = False
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str] | None = None,
+        *,
+        pooling: Pooling | None = None,
+        template: str | None = None,
+        device: str | torch.device | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+    ) -> Embedder:
+        """Load a model. Nothing is downloaded for a path or for the embedded default.
+
+        Args:
+            name_or_path: a folder saved by diffaug, by sentence-transformers or by transformers, or a name on the
+                hub; left out, the small encoder that comes with the package.
+            pooling: for a plain transformers model, which says nothing about it: how token states become a vector
+                (default ``mean``, or ``mask`` with a template).
+            template: for a plain transformers model: a prompt with ``{}`` and ``[MASK]``.
+            device: where to run; the GPU if there is one.
+            trust_remote_code: run Python code that the model brings along. Off unless you ask for it.
+            revision: the version of a model on the hub.
+
+        Raises:
+            DiffaugError: the model cannot be loaded completely; the message says why.
+        """
+        source = str(EMBEDDED_MODEL if name_or_path is None else name_or_path)
+        folder = _find_folder(source, revision)
+        chosen = pooling is not None or template is not None
+        provenance = None
+        if folder is not None and (is_saved_model(folder) or is_sentence_transformers(folder)):
+            if chosen:
+                raise DiffaugError(f"{source} carries its own pooling and template; they cannot be chosen again")
+            if is_saved_model(folder):
+                encoder, tokenizer, provenance = load_model(folder)
+            else:
+                encoder, tokenizer = load_sentence_transformers(folder, trust_remote_code=trust_remote_code)
+        else:
+            config = ModelConfig(
+                pooling=pooling or ("mean" if template is None else "mask"),
+                template=template,
+                final_stop=template is not None,
+            )
+            encoder, tokenizer = load_transformers(
+                source if folder is None else str(folder),
+                config,
+                trust_remote_code=trust_remote_code,
+                revision=revision,
+            )
+        return cls(encoder, tokenizer, provenance, device=device)
+
+    @property
+    def width(self) -> int:
+        """The length of a vector."""
+        return self.encoder.width
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return next(self.encoder.parameters()).device
+
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int | None = None,
+        *,
+        normalize: bool = True,
+        show_progress: bool | None = None,
+        device: str | torch.device | None = None,
+    ) -> Vectors:
+        """Embed sentences.
+
+        Each distinct sentence is computed once, in batches of sentences of nearly equal length, whatever their order.
+
+        Args:
+            sentences: one sentence, or any number of them; a generator is read to its end.
+            batch_size: sentences in a batch; left out, as many as fit a number of tokens that suits the device.
+            normalize: scale vectors to length one, so that a dot product is the cosine.
+            show_progress: a progress bar on standard error; left out, only on a terminal and for long work.
+            device: move the model there first.
+
+        Returns:
+            float32, in the order given: (number of sentences, width), or (width,) for a single string.
+        """
+        if isinstance(sentences, str):
+            return self.encode([sentences], batch_size, normalize=normalize, show_progress=False, device=device)[0]
+        if batch_size is not None and batch_size < 1:
+            raise DiffaugError(f"batch_size must be at least 1, not {batch_size}")
+        if device is not None:
+            self.encoder.to(device)
+        texts = sentences if isinstance(sentences, list) else list(sentences)
+        first = _first_occurrences(texts)
+        distinct = np.flatnonzero(first == np.arange(len(first)))
+        vectors = np.empty((len(texts), self.width), dtype=np.float32)
+        cut = 0
+        with progress_bar("embedding", len(distinct), show_progress) as advance, torch.inference_mode():
+            for start in range(0, len(distinct), _WINDOW):
+                window = distinct[start : start + _WINDOW]
+                ids, too_long = self.collator.ids([texts[i] for i in window])
+                cut += too_long
+                for batch in self._batches([len(row) for row in ids], batch_size):
+                    rows = self.collator.rows([ids[i] for i in batch]).to(self.device)
+                    out = self.encoder(rows)
+                    if normalize:
+                        out = F.normalize(out.float(), dim=-1)
+                    vectors[window[batch]] = out.float().cpu().numpy()
+                    advance(len(batch))
+        repeated = np.flatnonzero(first != np.arange(len(first)))
+        for block in np.array_split(repeated, len(repeated) // _WINDOW + 1):
+            vectors[block] = vectors[first[block]]
+        if cut and not self._said_truncated:
+            self._said_truncated = True
+            warnings.warn(
+                f"{cut:,} of {len(distinct):,} distinct sentences have more than {self.collator.max_length} word "
+                "pieces and were cut there (said once)",
+                stacklevel=2,
+            )
+        return vectors
+
+    def similarity(self, a: str | Iterable[str], b: str | Iterable[str]) -> Any:
+        """Cosine similarities of sentences.
+
+        Returns:
+            a float for two strings, an array for a string and several, a (len(a), len(b)) matrix for several of both.
+        """
+        cosines = self.encode(a) @ self.encode(b).T
+        return float(cosines) if np.ndim(cosines) == 0 else cosines
+
+    @overload
+    def search(self, corpus: Iterable[str] | Vectors, queries: str, k: int = ...) -> list[Hit]: ...
+    @overload
+    def search(self, corpus: Iterable[str] | Vectors, queries: Iterable[str], k: int = ...) -> list[list[Hit]]: ...
+
+    def search(
+        self, corpus: Iterable[str] | Vectors, queries: str | Iterable[str], k: int = 10
+    ) -> list[Hit] | list[list[Hit]]:
+        """The ``k`` entries of a corpus most similar to each query, best first; equal ones in the corpus's order.
+
+        Args:
+            corpus: sentences, or their vectors from an earlier `encode` (searched as they are).
+            queries: one query or several.
+            k: how many to find; fewer come back if the corpus is smaller.
+        """
+        if k < 1:
+            raise DiffaugError(f"k must be at least 1, not {k}")
+        if isinstance(corpus, str):
+            raise DiffaugError("the corpus is a single string; pass a list of sentences")
+        documents = corpus if isinstance(corpus, np.ndarray) else self.encode(corpus)
+        if documents.ndim != 2 or documents.shape[1] != self.width:
+            raise DiffaugError(f"corpus vectors must be of shape (n, {self.width}), not {documents.shape}")
+        if isinstance(queries, str):
+            return self._search(documents, self.encode([queries]), k)[0]
+        return self._search(documents, self.encode(queries), k)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Save the model with all that inference needs, in one folder, atomically.
+
+        Raises:
+            DiffaugError: the folder exists and ``overwrite`` is off, or it cannot be written.
+        """
+        save_model(Path(path), self.encoder, self.tokenizer, self.provenance, overwrite=overwrite)
+
+    def _batches(self, lengths: list[int], batch_size: int | None) -> Iterator[list[int]]:
+        """Indices of sentences for one batch after another, longest first, so that memory runs out at once or never."""
+        budget = _TOKEN_BUDGET.get(self.device.type, _TOKEN_BUDGET["cpu"])
+        around = len(self.collator.template)
+        batch: list[int] = []
+        for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+            if batch:
+                width = lengths[batch[0]] + around
+                if batch_size is None:
+                    # A new length starts a new batch, which spares padding and mask, once this one is well filled.
+                    room = budget if lengths[i] == lengths[batch[0]] else budget // 2
+                    full = (len(batch) + 1) * width > room
+                else:
+                    full = len(batch) == batch_size
+                if full:
+                    yield batch
+                    batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    @staticmethod
+    def _search(documents: Vectors, queries: Vectors, k: int) -> list[list[Hit]]:
+        k = min(k, len(documents))
+        found: list[list[Hit]] = []
+        step = max(1, _SEARCH_BLOCK // max(1, len(documents)))
+        for start in range(0, len(queries), step):
+            for row in queries[start : start + step] @ documents.T:
+                best = np.argpartition(-row, k - 1)[:k] if k < len(row) else np.arange(k)
+                best = best[np.lexsort((best, -row[best]))]
+                found.append([Hit(int(i), float(row[i])) for i in best])
+        return found
+
+
+def _find_folder(source: str, revision: str | None) -> Path | None:
+    """The local folder behind ``source``; None for what should be asked of the hub as a plain model."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise DiffaugError(f"{source} is a file; a model is a folder")
+    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
+        raise DiffaugError(f"there is no folder {source}")
+    return _download(source, revision)
+
+
+def _download(name: str, revision: str | None) -> Path:
+    """Fetch a model from the hub, or find it in the hub's cache. Pickles stay behind."""
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.py"]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
+        reason = " ".join(str(error).split())[:300]
+        raise DiffaugError(
+            f"{name} is neither a folder here nor a model that could be fetched from the hub: {reason}"
+        ) from error
+
+
+def _first_occurrences(texts: list[str]) -> NDArray[np.int64]:
+    """For each text, the index of the first text equal to it."""
+    seen: dict[str, int] = {}
+    first = np.empty(len(texts), dtype=np.int64)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DiffaugError(f"sentence {i} is of type {type(text).__name__}, not a string: {text!r:.80}")
+        first[i] = seen.setdefault(text, i)
+    return first
+
+
+def _default_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

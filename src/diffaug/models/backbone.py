@@ -1,0 +1,150 @@
+"""Backbones: transformers encoders, loaded so that nothing is left to chance."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import (
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from diffaug.errors import DiffaugError
+
+
+def load_backbone(
+    source: str, *, trust_remote_code: bool = False, revision: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A plain transformers encoder, in float32, and its tokenizer, from a folder or by its hub name.
+
+    Raises:
+        DiffaugError: no such model, weights that are missing, pickled or damaged, or code of the model's own that
+            was not allowed to run.
+    """
+    where = {"trust_remote_code": trust_remote_code, "revision": revision}
+    with _quiet(), _explained(source):
+        config = AutoConfig.from_pretrained(source, **where)
+        if config.is_encoder_decoder or getattr(config, "is_decoder", False):
+            raise DiffaugError(f"{source} is a '{config.model_type}' model with a decoder; an encoder is needed")
+        model, report = AutoModel.from_pretrained(
+            source,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **_without_pooler(config),
+            **where,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+    # A checkpoint of another task brings keys of its head, which are rightly left out; nothing may be missing.
+    complain(source, missing=report["missing_keys"], mismatched=report["mismatched_keys"])
+    return model, tokenizer
+
+
+def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source: str) -> PreTrainedModel:
+    """A backbone from its configuration and exactly its weights, in float32; ``source`` is named in errors."""
+    with _quiet(), _explained(source):
+        backbone_config = AutoConfig.for_model(**config)
+        model, report = MODEL_MAPPING[type(backbone_config)].from_pretrained(
+            None,
+            config=backbone_config,
+            state_dict=dict(weights),
+            dtype=torch.float32,
+            output_loading_info=True,
+            **_without_pooler(backbone_config),
+        )
+    complain(source, report["missing_keys"], report["mismatched_keys"], report["unexpected_keys"])
+    return model
+
+
+def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
+    """The tokenizer saved in ``folder``."""
+    with _quiet(), _explained(folder):
+        return AutoTokenizer.from_pretrained(folder)
+
+
+def first_position(backbone: PreTrainedModel) -> int:
+    """The position number of a row's first token: 0, but behind the padding's number in RoBERTa's family."""
+    padding = getattr(_position_table(backbone), "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def position_limit(backbone: PreTrainedModel) -> int | None:
+    """How many positions there are for a row; None if there is no end to them."""
+    table = _position_table(backbone)
+    if table is not None:
+        return int(table.num_embeddings) - first_position(backbone)
+    limit = getattr(backbone.config, "max_position_embeddings", None)
+    return None if limit is None or limit < 1 else int(limit)
+
+
+def _position_table(backbone: PreTrainedModel) -> torch.nn.Embedding | None:
+    table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
+    return table if isinstance(table, torch.nn.Embedding) else None
+
+
+def _without_pooler(config: PreTrainedConfig) -> dict[str, bool]:
+    """BERT's pooler is never used, and most checkpoints lack it: do not let it be made up at random."""
+    model_class = MODEL_MAPPING.get(type(config), None)
+    takes = model_class is not None and "add_pooling_layer" in inspect.signature(model_class).parameters
+    return {"add_pooling_layer": False} if takes else {}
+
+
+def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: Any = ()) -> None:
+    """Raise if the weights and the architecture do not fit each other, with the first few names."""
+    for what, keys in (
+        ("lacks", missing),
+        ("has the wrong shape for", mismatched),
+        ("has the unexpected", unexpected),
+    ):
+        if keys:
+            names = sorted(str(key) for key in keys)
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise DiffaugError(
+                f"{source}: the checkpoint {what} {', '.join(names[:3])}{more}; it is damaged or was saved for "
+                "another architecture, and running it would give meaningless vectors"
+            )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' loading bars and reports: what matters in them is raised as an error here."""
+    bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Turn the ways in which loading fails into one sentence each."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise DiffaugError(
+            f"{source}: the weights are truncated or damaged ({error}); fetch or save them again"
+        ) from error
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        text = " ".join(str(error).split())
+        if "trust_remote_code" in text:
+            text = "it brings Python code of its own; pass trust_remote_code=True only if you trust its author"
+        elif "safetensors" in text:
+            text = "it has no safetensors weights, and pickled ones are never read; convert it first"
+        raise DiffaugError(f"{source} cannot be loaded: {text}") from error

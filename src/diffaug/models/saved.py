@@ -1,0 +1,138 @@
+"""The saved model: one folder with `diffaug.json`, `model.safetensors` and the tokenizer's files.
+
+There is no `config.json` on purpose: other libraries would find a plain backbone in the folder, load it and drop
+template, prefix and head without a word. The backbone's configuration is part of `diffaug.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from diffaug import __version__
+from diffaug.augment.prefix import FoldedPrefix, ReparametrisedPrefix
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_folder
+from diffaug.models.attention import attention_shape
+from diffaug.models.backbone import build_backbone, complain, load_tokenizer
+from diffaug.models.config import ModelConfig, Provenance
+from diffaug.models.encoder import Encoder
+
+FORMAT_VERSION = 1
+DESCRIPTION = "diffaug.json"
+WEIGHTS = "model.safetensors"
+_KEYS = {"format_version", "diffaug_version", "backbone", "model", "method", "recipe", "scores"}
+
+
+def is_saved_model(folder: Path) -> bool:
+    """Whether ``folder`` holds a model of ours."""
+    return (folder / DESCRIPTION).is_file()
+
+
+def save_model(
+    folder: Path,
+    encoder: Encoder,
+    tokenizer: PreTrainedTokenizerBase,
+    provenance: Provenance,
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write all that inference needs, atomically. A prefix still in training form is folded."""
+    description = {
+        "format_version": FORMAT_VERSION,
+        "diffaug_version": __version__,
+        "backbone": encoder.backbone.config.to_diff_dict(),
+        "model": encoder.config.to_dict(),
+        "method": provenance.method,
+        "recipe": provenance.recipe,
+        "scores": provenance.scores,
+    }
+    with atomic_folder(folder, overwrite=overwrite) as temporary:
+        save_file(_weights(encoder), temporary / WEIGHTS, metadata={"format": "pt"})
+        tokenizer.save_pretrained(temporary)
+        (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def load_model(folder: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
+    """Read what `save_model` wrote.
+
+    Raises:
+        DiffaugError: a missing, truncated or damaged file, a format newer than this library, or weights and
+            description that do not fit each other.
+    """
+    description = _read_description(folder / DESCRIPTION)
+    config = ModelConfig.from_dict(description["model"])
+    parts: dict[str, dict[str, Tensor]] = {"backbone": {}, "prefix": {}, "head": {}}
+    for name, tensor in _read_weights(folder / WEIGHTS).items():
+        part, _, rest = name.partition(".")
+        if part not in parts:
+            raise DiffaugError(f"{folder / WEIGHTS}: unexpected weight {name!r}")
+        parts[part][rest] = tensor
+
+    backbone = build_backbone(description["backbone"], parts["backbone"], source=str(folder / WEIGHTS))
+    prefix = None if config.prefix is None else FoldedPrefix(config.prefix, attention_shape(backbone))
+    encoder = Encoder(backbone, config, prefix)
+    for part, module in (("prefix", encoder.prefix), ("head", encoder.head)):
+        expected = {} if module is None else module.state_dict()
+        complain(
+            str(folder / WEIGHTS),
+            missing=[f"{part}.{key}" for key in expected.keys() - parts[part].keys()],
+            unexpected=[f"{part}.{key}" for key in parts[part].keys() - expected.keys()],
+            mismatched=[
+                f"{part}.{key}"
+                for key in expected.keys() & parts[part].keys()
+                if expected[key].shape != parts[part][key].shape
+            ],
+        )
+        if module is not None:
+            module.load_state_dict(parts[part])
+    provenance = Provenance(description["method"], description["recipe"], description["scores"])
+    return encoder.eval(), load_tokenizer(str(folder)), provenance
+
+
+def _weights(encoder: Encoder) -> dict[str, Tensor]:
+    state = {f"backbone.{name}": tensor for name, tensor in encoder.backbone.state_dict().items()}
+    state |= {f"head.{name}": tensor for name, tensor in encoder.head.state_dict().items()}
+    if encoder.prefix is not None:
+        prefix = encoder.prefix.fold() if isinstance(encoder.prefix, ReparametrisedPrefix) else encoder.prefix
+        state |= {f"prefix.{name}": tensor for name, tensor in prefix.state_dict().items()}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        description = json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise DiffaugError(f"{path} cannot be read as JSON ({error}); the model was not saved completely") from error
+    version = description.get("format_version") if isinstance(description, dict) else None
+    if not isinstance(version, int):
+        raise DiffaugError(f"{path} has no format_version; it is not a description of a diffaug model")
+    if version > FORMAT_VERSION:
+        raise DiffaugError(
+            f"{path} has format version {version}, written by a newer diffaug "
+            f"({description.get('diffaug_version', 'unknown')}) than this one ({__version__}); upgrade diffaug"
+        )
+    for what, keys in (
+        ("lacks", _KEYS - description.keys()),
+        ("has the unknown", description.keys() - _KEYS),
+    ):
+        if keys:
+            raise DiffaugError(f"{path} {what} {', '.join(sorted(keys))}")
+    return description
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        pickles = [p.name for p in path.parent.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".ckpt", ".pkl"}]
+        hint = f"; {pickles[0]} is a pickle, which is never read" if pickles else ""
+        raise DiffaugError(f"{path} is missing{hint}")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DiffaugError(f"{path} is truncated or damaged ({error}); copy or save the model again") from error
