@@ -202,7 +202,7 @@ class Embedder:
         return float(cosines) if np.ndim(cosines) == 0 else cosines
 
     @overload
-    def search(self, corpus: Iterable[str] | Vectors, queries: str, k: int = ...) -> list[Hit]: ...
+    def search(self, corpus: Iterable[str] | Vectors, queries: str, k: int = ...) -> list[Hit]: ...  # type: ignore[overload-overlap]
     @overload
     def search(self, corpus: Iterable[str] | Vectors, queries: Iterable[str], k: int = ...) -> list[list[Hit]]: ...
 
