@@ -6,13 +6,20 @@ The public names load on first use, so that ``import diffaug`` and ``diffaug --h
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diffaug.config import load_recipe as load_recipe
     from diffaug.embedder import Embedder as Embedder
     from diffaug.errors import DiffaugError as DiffaugError
+    from diffaug.training.run import train as train
 
 __version__ = "0.1.0"
-__all__ = ["DiffaugError", "Embedder"]
+__all__ = ["DiffaugError", "Embedder", "load_recipe", "train"]
 
-_HOMES = {"Embedder": "diffaug.embedder", "DiffaugError": "diffaug.errors"}
+_HOMES = {
+    "DiffaugError": "diffaug.errors",
+    "Embedder": "diffaug.embedder",
+    "load_recipe": "diffaug.config",
+    "train": "diffaug.training.run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from diffaug.data.collate import Collator
+from diffaug.data.collate import collator_for
 from diffaug.errors import DiffaugError
-from diffaug.models.backbone import position_limit
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
@@ -31,7 +30,7 @@ EMBEDDED_MODEL = Path(__file__).parent / "assets" / "mini"
 _WINDOW = 16_384
 # Tokens in a batch when the caller does not choose. On a CPU the layers' intermediate results should stay in its
 # cache; on a GPU a batch should be large enough to keep it busy.
-_TOKEN_BUDGET = {"cpu": 1_024, "cuda": 65_536, "mps": 16_384}
+_TOKEN_BUDGET = {"cpu": 2_048, "cuda": 65_536, "mps": 16_384}
 # Similarities held at a time while searching.
 _SEARCH_BLOCK = 1 << 24
 
@@ -64,13 +63,10 @@ class Embedder:
         *,
         device: str | torch.device | None = None,
     ) -> None:
-        self.encoder = encoder.eval().to(_default_device() if device is None else device)
+        self.encoder = _move(encoder.eval(), _default_device() if device is None else device)
         self.tokenizer = tokenizer
         self.provenance = provenance or Provenance()
-        limit = position_limit(encoder.backbone)
-        if limit is not None and encoder.config.prefix is not None:
-            limit -= encoder.config.prefix.total
-        self.collator = Collator(tokenizer, encoder.config, positions=limit)
+        self.collator = collator_for(encoder, tokenizer)
         self._said_truncated = False
 
     @classmethod
@@ -162,7 +158,7 @@ class Embedder:
         if batch_size is not None and batch_size < 1:
             raise DiffaugError(f"batch_size must be at least 1, not {batch_size}")
         if device is not None:
-            self.encoder.to(device)
+            _move(self.encoder, device)
         texts = sentences if isinstance(sentences, list) else list(sentences)
         first = _first_occurrences(texts)
         distinct = np.flatnonzero(first == np.arange(len(first)))
@@ -262,10 +258,17 @@ class Embedder:
         found: list[list[Hit]] = []
         step = max(1, _SEARCH_BLOCK // max(1, len(documents)))
         for start in range(0, len(queries), step):
-            for row in queries[start : start + step] @ documents.T:
-                best = np.argpartition(-row, k - 1)[:k] if k < len(row) else np.arange(k)
-                best = best[np.lexsort((best, -row[best]))]
-                found.append([Hit(int(i), float(row[i])) for i in best])
+            block = queries[start : start + step]
+            for query, scores in zip(block, block @ documents.T, strict=True):
+                candidates = np.arange(len(documents))
+                if k < len(documents):
+                    # A matrix product rounds equal documents differently, depending on where they stand.
+                    near = np.partition(scores, -k)[-k] - 1e-6 * max(1.0, np.abs(scores).max())
+                    candidates = np.flatnonzero(scores >= near)
+                # Summed in double precision, equal documents are equal, and stand in the corpus's order.
+                exact = np.einsum("ij,j->i", documents[candidates], query, dtype=np.float64).astype(np.float32)
+                best = np.argsort(-exact, kind="stable")[:k]
+                found.append([Hit(int(candidates[i]), float(exact[i])) for i in best])
         return found
 
 
@@ -304,6 +307,13 @@ def _first_occurrences(texts: list[str]) -> NDArray[np.int64]:
             raise DiffaugError(f"sentence {i} is of type {type(text).__name__}, not a string: {text!r:.80}")
         first[i] = seen.setdefault(text, i)
     return first
+
+
+def _move(encoder: Encoder, device: str | torch.device) -> Encoder:
+    try:
+        return encoder.to(device)
+    except (RuntimeError, AssertionError) as error:  # no such device, and none that this build of torch knows
+        raise DiffaugError(f"the model cannot run on the device {str(device)!r}: {str(error)[:200]}") from error
 
 
 def _default_device() -> str:

@@ -41,8 +41,8 @@ def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     finally:
         if retired.exists() and not target.exists():
             retired.rename(target)
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(retired, ignore_errors=True)
+        _remove(temporary)
+        _remove(retired)
 
 
 @contextmanager
@@ -66,6 +66,14 @@ def atomic_file(target: Path) -> Iterator[Path]:
         raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> None:
+    """Remove what may be a folder, a file or a link, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

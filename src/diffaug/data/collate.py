@@ -9,7 +9,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from diffaug.errors import DiffaugError
+from diffaug.models.backbone import position_limit
 from diffaug.models.config import ModelConfig
+from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
 from diffaug.models.template import SENTENCE_ENDS, Template
 
@@ -113,3 +115,11 @@ class Collator:
             # Half a surrogate pair is legal in a Python string and in nothing else: U+FFFD takes its place.
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self._before + text
+
+
+def collator_for(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> Collator:
+    """The collator of an encoder: the prefix takes its share of the backbone's positions."""
+    positions = position_limit(encoder.backbone)
+    if positions is not None and encoder.config.prefix is not None:
+        positions -= encoder.config.prefix.total
+    return Collator(tokenizer, encoder.config, positions, max_length)

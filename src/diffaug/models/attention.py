@@ -117,7 +117,8 @@ def attention_shape(backbone: PreTrainedModel) -> AttentionShape:
     try:
         backbone.set_attn_implementation(NAME)
         with torch.no_grad():
-            backbone.eval()(input_ids=torch.zeros(1, 2, dtype=torch.long, device=backbone.device), prefix=probe)
+            tokens = torch.zeros(1, 2, dtype=torch.long, device=backbone.device)
+            backbone.eval()(input_ids=tokens, attention_mask=torch.ones_like(tokens), prefix=probe)
     except (TypeError, ValueError) as error:
         # A model without the interface refuses the name or the keyword, each in its own way.
         raise DiffaugError(_refusal(kind, f"it answers: {error}")) from error

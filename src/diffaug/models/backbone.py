@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     MODEL_MAPPING,
     AutoConfig,
@@ -44,10 +46,12 @@ def load_backbone(
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported, and refused below by name
             **_without_pooler(config),
             **where,
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
+    _check_vocabulary(tokenizer, source)
     # A checkpoint of another task brings keys of its head, which are rightly left out; nothing may be missing.
     complain(source, missing=report["missing_keys"], mismatched=report["mismatched_keys"])
     return model, tokenizer
@@ -63,6 +67,7 @@ def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source
             state_dict=dict(weights),
             dtype=torch.float32,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported, and refused below by name
             **_without_pooler(backbone_config),
         )
     complain(source, report["missing_keys"], report["mismatched_keys"], report["unexpected_keys"])
@@ -71,8 +76,12 @@ def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source
 
 def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """The tokenizer saved in ``folder``."""
+    if not (Path(folder) / "tokenizer_config.json").is_file():
+        raise DiffaugError(f"{folder} has no tokenizer_config.json; copy or save the model again")
     with _quiet(), _explained(folder):
-        return AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    _check_vocabulary(tokenizer, folder)
+    return tokenizer
 
 
 def first_position(backbone: PreTrainedModel) -> int:
@@ -90,9 +99,9 @@ def position_limit(backbone: PreTrainedModel) -> int | None:
     return None if limit is None or limit < 1 else int(limit)
 
 
-def _position_table(backbone: PreTrainedModel) -> torch.nn.Embedding | None:
+def _position_table(backbone: PreTrainedModel) -> nn.Embedding | None:
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
-    return table if isinstance(table, torch.nn.Embedding) else None
+    return table if isinstance(table, nn.Embedding) else None
 
 
 def _without_pooler(config: PreTrainedConfig) -> dict[str, bool]:
@@ -100,6 +109,13 @@ def _without_pooler(config: PreTrainedConfig) -> dict[str, bool]:
     model_class = MODEL_MAPPING.get(type(config), None)
     takes = model_class is not None and "add_pooling_layer" in inspect.signature(model_class).parameters
     return {"add_pooling_layer": False} if takes else {}
+
+
+def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    """Without its vocabulary file a tokenizer loads all the same, and knows five words."""
+    names = sorted(set(tokenizer.vocab_files_names.values()))
+    if Path(source).is_dir() and names and not any((Path(source) / name).is_file() for name in names):
+        raise DiffaugError(f"{source} has no vocabulary for its tokenizer ({' or '.join(names)}); fetch it again")
 
 
 def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: Any = ()) -> None:
@@ -110,12 +126,25 @@ def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: A
         ("has the unexpected", unexpected),
     ):
         if keys:
-            names = sorted(str(key) for key in keys)
+            names = sorted(key if isinstance(key, str) else key[0] for key in keys)  # or (name, shape, shape)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise DiffaugError(
                 f"{source}: the checkpoint {what} {', '.join(names[:3])}{more}; it is damaged or was saved for "
                 "another architecture, and running it would give meaningless vectors"
             )
+
+
+def fill(module: nn.Module, weights: Mapping[str, Tensor], source: str, part: str) -> None:
+    """Load exactly these weights into a part of a model, which is named in errors."""
+    expected = module.state_dict()
+    common = expected.keys() & weights.keys()
+    complain(
+        source,
+        missing=[f"{part}.{key}" for key in expected.keys() - common],
+        mismatched=[f"{part}.{key}" for key in common if expected[key].shape != weights[key].shape],
+        unexpected=[f"{part}.{key}" for key in weights.keys() - common],
+    )
+    module.load_state_dict(weights)
 
 
 @contextmanager
@@ -141,8 +170,8 @@ def _explained(source: str) -> Iterator[None]:
         raise DiffaugError(
             f"{source}: the weights are truncated or damaged ({error}); fetch or save them again"
         ) from error
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        text = " ".join(str(error).split())
+    except (OSError, ValueError, ImportError, KeyError, TypeError, StrictDataclassError) as error:
+        text = " ".join(str(error).split())[:400]
         if "trust_remote_code" in text:
             text = "it brings Python code of its own; pass trust_remote_code=True only if you trust its author"
         elif "safetensors" in text:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from diffaug.errors import DiffaugError
 
 Pooling = Literal["cls", "mean", "first_last", "static_last", "last2", "mask"]
 Activation = Literal["tanh", "identity", "gelu", "relu"]
+Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,37 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """The reverse of `to_dict`; an unknown or missing key is an error, as is a value of the wrong type."""
-        known = {f.name for f in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise DiffaugError(f"unknown model settings: {', '.join(unknown)}")
-        if missing := sorted(known - set(values)):
-            raise DiffaugError(f"missing model settings: {', '.join(missing)}")
-        try:
-            prefix = None if values["prefix"] is None else PrefixConfig(**values["prefix"])
-            head = tuple(DenseConfig(**dense) for dense in values["head"])
-        except TypeError as error:
-            raise DiffaugError(f"model settings cannot be read: {error}") from error
-        return cls(**{**values, "prefix": prefix, "head": head})
+        read = dict(_table(values, "model"))
+        if read.get("prefix") is not None:
+            read["prefix"] = _read(PrefixConfig, read["prefix"], "prefix")
+        if isinstance(read.get("head"), list):
+            read["head"] = tuple(_read(DenseConfig, dense, "head") for dense in read["head"])
+        return _read(cls, read, "model")
+
+
+def _read(kind: type[Settings], values: Any, what: str) -> Settings:
+    """Settings from JSON: every key known, none missing, each value of its type."""
+    hints = get_type_hints(kind)
+    if unknown := sorted(_table(values, what).keys() - hints.keys()):
+        raise DiffaugError(f"unknown {what} settings: {', '.join(unknown)}")
+    if missing := sorted(hints.keys() - values.keys()):
+        raise DiffaugError(f"missing {what} settings: {', '.join(missing)}")
+    for name, hint in hints.items():
+        if get_origin(hint) is Literal:
+            fits = values[name] in get_args(hint)
+        else:
+            # To Python a bool is an int, to a reader it is not; the entries of `head` have been read already.
+            fits = isinstance(values[name], get_origin(hint) if get_origin(hint) is tuple else hint)
+            fits &= hint is bool or not isinstance(values[name], bool)
+        if not fits:
+            raise DiffaugError(f"the {what} setting {name} cannot be {values[name]!r:.80}")
+    return kind(**values)
+
+
+def _table(values: Any, what: str) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise DiffaugError(f"the {what} settings are no table of names and values: {values!r:.80}")
+    return values
 
 
 @dataclass

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from diffaug.augment.prefix import Prefix
+from diffaug.models.attention import PrefixStates
 from diffaug.models.backbone import first_position
 from diffaug.models.config import ModelConfig
 from diffaug.models.heads import build_head
@@ -46,12 +47,18 @@ class Encoder(nn.Module):
         vectors = self.head(self.represent(rows))
         return F.normalize(vectors, dim=-1) if self.config.normalize else vectors
 
-    def represent(self, rows: Rows) -> Tensor:
-        """(rows, hidden size): the pooled states, before any head."""
+    def represent(self, rows: Rows, states: PrefixStates | None = None) -> Tensor:
+        """(rows, hidden size): the pooled states, before any head.
+
+        Args:
+            rows: the tokens.
+            states: what the attention layers are given as prefix, if not the encoder's own for these rows.
+        """
         extra: dict[str, Any] = {}
-        states = None
-        if self.prefix is not None:
-            extra["prefix"] = states = self.prefix.states(rows.views)
+        if states is None and self.prefix is not None:
+            states = self.prefix.states(rows.views)
+        if states is not None:
+            extra["prefix"] = states
         if self.prefix is not None or rows.gap is not None:
             extra["position_ids"] = self._positions(rows)
         if needs_all_layers(self.config.pooling):

@@ -10,13 +10,28 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from diffaug.errors import DiffaugError
-from diffaug.models.backbone import load_backbone
+from diffaug.models.backbone import fill, load_backbone
 from diffaug.models.config import Activation, DenseConfig, ModelConfig, Pooling
 from diffaug.models.encoder import Encoder
 
 MODULES = "modules.json"
+# Their Transformer's settings: the file was once named after the backbone.
+_TRANSFORMER_FILES = [
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+# Those that are read, or that change no vector of an encoder of plain text.
+_TRANSFORMER_SETTINGS = {
+    "max_seq_length",
+    "do_lower_case",
+    "transformer_task",
+    "modality_config",
+    "module_output_name",
+    "unpad_inputs",
+}
 
 _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls"}
 # Files written before sentence-transformers 6 hold a switch for each pooling instead of a name.
@@ -52,7 +67,7 @@ def load_sentence_transformers(
     Raises:
         DiffaugError: a module or an option that would change the vectors and has no counterpart here.
     """
-    modules = [(entry["type"].rsplit(".", 1)[-1], folder / entry["path"]) for entry in _json(folder / MODULES)]
+    modules = _modules(folder)
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Dense", "Normalize"}:
         raise DiffaugError(
@@ -63,25 +78,53 @@ def load_sentence_transformers(
         raise DiffaugError(f"{folder} has modules behind Normalize, which cannot be read")
 
     transformer = modules[0][1]
-    settings = _json(transformer / "sentence_bert_config.json", default={})
+    settings = _transformer_settings(transformer)
     backbone, tokenizer = load_backbone(str(transformer), trust_remote_code=trust_remote_code)
-    # Their limit counts the special tokens, ours does not.
     limit = settings.get("max_seq_length") or tokenizer.model_max_length
+    lowercase = bool(settings.get("do_lower_case", False))
+    prompt = _prompt(folder / "config_sentence_transformers.json")
     head = [_dense(path) for kind, path in modules if kind == "Dense"]
     config = ModelConfig(
         pooling=_pooling(modules[1][1] / "config.json"),
         head=tuple(dense for dense, _ in head),
         normalize="Normalize" in kinds,
-        max_length=max(1, limit - tokenizer.num_special_tokens_to_add()),
-        lowercase=bool(settings.get("do_lower_case", False)),
-        prompt=_prompt(folder / "config_sentence_transformers.json"),
+        # Their limit counts the special tokens, ours does not.
+        max_length=None if limit >= LARGE_INTEGER else max(1, limit - tokenizer.num_special_tokens_to_add()),
+        lowercase=lowercase,
+        prompt=prompt.lower() if lowercase else prompt,  # they lower both together
     )
     if config.prompt and not _json(modules[1][1] / "config.json").get("include_prompt", True):
         raise DiffaugError(f"{folder} leaves its prompt out of the pooling, which cannot be read")
     encoder = Encoder(backbone, config)
-    for i, (_, weights) in enumerate(head):
-        encoder.head[i][0].load_state_dict(weights)  # type: ignore[index]
+    for module, (_, weights) in zip(encoder.head, head, strict=True):
+        fill(module[0], weights, str(folder), "linear")  # type: ignore[index]
     return encoder.eval(), tokenizer
+
+
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """Kind and folder of each module; one that is not their own keeps its whole name, and is refused by it."""
+    found = []
+    for entry in _json(folder / MODULES):
+        try:
+            kind, path = str(entry["type"]), folder / entry["path"]
+        except (KeyError, TypeError) as error:
+            raise DiffaugError(f"{folder / MODULES} lists a module without type and path: {entry!r:.80}") from error
+        found.append((kind.rsplit(".", 1)[-1] if kind.startswith("sentence_transformers.") else kind, path))
+    return found
+
+
+def _transformer_settings(folder: Path) -> dict[str, Any]:
+    path = next((folder / name for name in _TRANSFORMER_FILES if (folder / name).exists()), None)
+    settings = {} if path is None else _json(path)
+    if others := sorted(name for name in settings.keys() - _TRANSFORMER_SETTINGS if settings[name]):
+        raise DiffaugError(f"{path} sets {', '.join(others)}, which cannot be read")
+    text = settings.get("modality_config", {}).get("text", {})
+    if (
+        settings.get("transformer_task", "feature-extraction") != "feature-extraction"
+        or text.get("method_output_name", "last_hidden_state") != "last_hidden_state"
+    ):
+        raise DiffaugError(f"{path} takes something else than the last layer's states, which cannot be read")
+    return settings
 
 
 def _pooling(path: Path) -> Pooling:
@@ -95,27 +138,32 @@ def _pooling(path: Path) -> Pooling:
 
 def _dense(folder: Path) -> tuple[DenseConfig, dict[str, Tensor]]:
     settings = _json(folder / "config.json")
-    activation = settings.get("activation_function", "Tanh").rsplit(".", 1)[-1]
-    if activation not in _ACTIVATIONS or settings.get("use_residual", False):
-        raise DiffaugError(f"{folder}: a Dense layer with {activation} or a residual connection cannot be read")
+    activation = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
+    module, _, name = activation.rpartition(".")
+    if not module.startswith("torch.nn") or name not in _ACTIVATIONS:
+        raise DiffaugError(f"{folder}: a Dense layer with the activation {activation} cannot be read")
+    names = {settings.get(f"module_{end}_name") or "sentence_embedding" for end in ("input", "output")}
+    if settings.get("use_residual", False) or names != {"sentence_embedding"}:
+        raise DiffaugError(f"{folder}: a Dense layer beside the sentence's vector cannot be read")
     weights = folder / "model.safetensors"
     try:
         state = load_file(weights)
     except (OSError, SafetensorError) as error:
         raise DiffaugError(f"{weights} is missing or damaged ({error}); pickled weights are never read") from error
-    dense = DenseConfig(
-        settings["in_features"],
-        settings["out_features"],
-        settings.get("bias", True),
-        _ACTIVATIONS[activation],
-    )
-    return dense, {name.removeprefix("linear."): tensor for name, tensor in state.items()}
+    try:
+        inputs, outputs = settings["in_features"], settings["out_features"]
+    except KeyError as error:
+        raise DiffaugError(f"{folder / 'config.json'} lacks {error}") from error
+    dense = DenseConfig(inputs, outputs, settings.get("bias", True), _ACTIVATIONS[name])
+    return dense, {key.removeprefix("linear."): tensor for key, tensor in state.items()}
 
 
 def _prompt(path: Path) -> str:
     settings = _json(path, default={})
-    name = settings.get("default_prompt_name")
-    return "" if name is None else str((settings.get("prompts") or {}).get(name) or "")
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
+    if name is not None and name not in prompts:
+        raise DiffaugError(f"{path} names the prompt {name!r} and does not hold it")
+    return "" if name is None else str(prompts[name])
 
 
 def _json(path: Path, default: Any = None) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -35,6 +37,40 @@ class Rows:
 
     def to(self, device: torch.device | str) -> Rows:
         """The same rows on ``device``."""
-        moved: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in moved.items()}
-        return Rows(**moved)
+        return self._each(lambda tensor: tensor.to(device))
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Some of the rows, as wide as all of them."""
+        return self._each(lambda tensor: tensor[start:stop])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Rows:
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {name: change(value) if isinstance(value, Tensor) else value for name, value in values.items()}
+        return Rows(**values)
+
+
+def join_rows(first: Rows, second: Rows) -> Rows:
+    """One batch of both, for a single pass through the encoder. Both have views and a template, or neither does."""
+    width = max(first.input_ids.shape[1], second.input_ids.shape[1])
+    parts = (first, second)
+
+    def joined(values: list[Tensor | None], default: Callable[[Rows], Tensor]) -> Tensor | None:
+        if all(value is None for value in values):
+            return None
+        return torch.cat([default(r) if v is None else v for v, r in zip(values, parts, strict=True)])
+
+    masks: list[Tensor | None] = []
+    for rows in parts:
+        short = width - rows.input_ids.shape[1]
+        mask = rows.attention_mask
+        if short and mask is None:
+            mask = torch.ones_like(rows.input_ids)
+        masks.append(mask if mask is None else F.pad(mask, (0, short)))
+    return Rows(
+        input_ids=torch.cat([F.pad(r.input_ids, (0, width - r.input_ids.shape[1])) for r in parts]),
+        attention_mask=joined(masks, lambda rows: torch.ones_like(rows.input_ids)),
+        pool_at=joined([r.pool_at for r in parts], lambda rows: torch.zeros(len(rows), dtype=torch.long)),
+        gap=joined([r.gap for r in parts], lambda rows: torch.zeros(len(rows), dtype=torch.long)),
+        slot=max(r.slot for r in parts),
+        views=joined([r.views for r in parts], lambda rows: torch.zeros(len(rows), dtype=torch.long)),
+    )

@@ -12,15 +12,15 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import MODEL_MAPPING, PreTrainedTokenizerBase
 
 from diffaug import __version__
 from diffaug.augment.prefix import FoldedPrefix, ReparametrisedPrefix
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
 from diffaug.models.attention import attention_shape
-from diffaug.models.backbone import build_backbone, complain, load_tokenizer
+from diffaug.models.backbone import build_backbone, fill, load_tokenizer
 from diffaug.models.config import ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 
@@ -41,9 +41,10 @@ def save_model(
     tokenizer: PreTrainedTokenizerBase,
     provenance: Provenance,
     *,
+    weights: dict[str, Tensor] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write all that inference needs, atomically. A prefix still in training form is folded."""
+    """Write all that inference needs, atomically; ``weights`` from `model_weights` instead of those of this moment."""
     description = {
         "format_version": FORMAT_VERSION,
         "diffaug_version": __version__,
@@ -53,8 +54,16 @@ def save_model(
         "recipe": provenance.recipe,
         "scores": provenance.scores,
     }
+    if type(encoder.backbone.config) not in MODEL_MAPPING:
+        raise DiffaugError(
+            f"a '{encoder.backbone.config.model_type}' backbone runs code of its own and cannot be saved"
+        )
+    state = model_weights(encoder) if weights is None else weights
     with atomic_folder(folder, overwrite=overwrite) as temporary:
-        save_file(_weights(encoder), temporary / WEIGHTS, metadata={"format": "pt"})
+        try:
+            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+        except SafetensorError as error:  # a full disk, in words of its own
+            raise DiffaugError(f"{folder / WEIGHTS} cannot be written: {error}") from error
         tokenizer.save_pretrained(temporary)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
@@ -67,7 +76,10 @@ def load_model(folder: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Provenan
             description that do not fit each other.
     """
     description = _read_description(folder / DESCRIPTION)
-    config = ModelConfig.from_dict(description["model"])
+    try:
+        config = ModelConfig.from_dict(description["model"])
+    except DiffaugError as error:
+        raise DiffaugError(f"{folder / DESCRIPTION}: {error}") from error
     parts: dict[str, dict[str, Tensor]] = {"backbone": {}, "prefix": {}, "head": {}}
     for name, tensor in _read_weights(folder / WEIGHTS).items():
         part, _, rest = name.partition(".")
@@ -78,31 +90,20 @@ def load_model(folder: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Provenan
     backbone = build_backbone(description["backbone"], parts["backbone"], source=str(folder / WEIGHTS))
     prefix = None if config.prefix is None else FoldedPrefix(config.prefix, attention_shape(backbone))
     encoder = Encoder(backbone, config, prefix)
-    for part, module in (("prefix", encoder.prefix), ("head", encoder.head)):
-        expected = {} if module is None else module.state_dict()
-        complain(
-            str(folder / WEIGHTS),
-            missing=[f"{part}.{key}" for key in expected.keys() - parts[part].keys()],
-            unexpected=[f"{part}.{key}" for key in parts[part].keys() - expected.keys()],
-            mismatched=[
-                f"{part}.{key}"
-                for key in expected.keys() & parts[part].keys()
-                if expected[key].shape != parts[part][key].shape
-            ],
-        )
-        if module is not None:
-            module.load_state_dict(parts[part])
+    fill(prefix or nn.Identity(), parts["prefix"], str(folder / WEIGHTS), "prefix")
+    fill(encoder.head, parts["head"], str(folder / WEIGHTS), "head")
     provenance = Provenance(description["method"], description["recipe"], description["scores"])
     return encoder.eval(), load_tokenizer(str(folder)), provenance
 
 
-def _weights(encoder: Encoder) -> dict[str, Tensor]:
+def model_weights(encoder: Encoder) -> dict[str, Tensor]:
+    """A copy of all weights inference needs, on the CPU. A prefix still in training form is folded."""
     state = {f"backbone.{name}": tensor for name, tensor in encoder.backbone.state_dict().items()}
     state |= {f"head.{name}": tensor for name, tensor in encoder.head.state_dict().items()}
     if encoder.prefix is not None:
         prefix = encoder.prefix.fold() if isinstance(encoder.prefix, ReparametrisedPrefix) else encoder.prefix
         state |= {f"prefix.{name}": tensor for name, tensor in prefix.state_dict().items()}
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
 
 
 def _read_description(path: Path) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def _read_description(path: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise DiffaugError(f"{path} cannot be read as JSON ({error}); the model was not saved completely") from error
     version = description.get("format_version") if isinstance(description, dict) else None
-    if not isinstance(version, int):
+    if type(version) is not int or version < 1:
         raise DiffaugError(f"{path} has no format_version; it is not a description of a diffaug model")
     if version > FORMAT_VERSION:
         raise DiffaugError(

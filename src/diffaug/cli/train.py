@@ -1,0 +1,81 @@
+"""`diffaug train` and `diffaug recipes`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffaug.config import load_recipe, recipe_names, recipe_path
+from diffaug.errors import DiffaugError
+
+recipes = typer.Typer(help="List, show and copy the recipes that come with the package.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to ``app``."""
+    app.command()(train)
+    app.add_typer(recipes, name="recipes")
+
+
+def train(
+    recipe: Annotated[str, typer.Option("--recipe", "-r", help="A recipe's name (diffaug recipes ls) or YAML file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder, which must not exist yet.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="Change a setting: stage1.steps=auto, data.nli=my.csv ...")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run, or start it.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary alone.")] = False,
+) -> None:
+    """Train a model: stage 1, stage 2, the best checkpoint in OUT/best."""
+    settings = load_recipe(recipe, changes or [])
+    from diffaug.training.loop import TrainingInterrupted
+    from diffaug.training.run import train as run
+
+    try:
+        result = run(settings, out, resume=resume, quiet=quiet)
+    except TrainingInterrupted as interrupted:
+        typer.secho(str(interrupted), err=True)
+        raise typer.Exit(128 + interrupted.signal) from None
+    if result.stage1_end:
+        typer.echo(f"stage 1 ended {result.stage1_end}")
+    for name, score in result.scores.items():
+        before = f"   before training {result.before[name]:.2f}" if name in result.before else ""
+        typer.echo(f"{name:10s} {score:.2f}{before}" if name in ("dev", "test") else f"{name:10s} {score:.3f}")
+    typer.echo(f"model      {result.model}   ({result.seconds:.0f} s)")
+
+
+@recipes.command("ls")
+def ls() -> None:
+    """List the recipes, with the first line of each."""
+    for name in recipe_names():
+        first = recipe_path(name).read_text("utf-8").splitlines()[0].lstrip("# ")
+        typer.echo(f"{name:20s} {first}")
+
+
+@recipes.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe's name.")],
+    resolved: Annotated[bool, typer.Option("--resolved", help="Every setting, defaults included.")] = False,
+) -> None:
+    """Print a recipe."""
+    typer.echo(load_recipe(name).to_yaml() if resolved else recipe_path(name).read_text("utf-8"), nl=False)
+
+
+@recipes.command()
+def cp(
+    name: Annotated[str, typer.Argument(help="A recipe's name.")],
+    target: Annotated[Path, typer.Argument(help="The file to write.")],
+) -> None:
+    """Copy a recipe to a file of your own, to change it there."""
+    if target.suffix not in {".yaml", ".yml"}:
+        raise DiffaugError(f"{target} should end in .yaml, so that it can be used as a recipe")
+    if target.exists():
+        raise DiffaugError(f"{target} exists already")
+    try:
+        shutil.copyfile(recipe_path(name), target)
+    except OSError as error:
+        raise DiffaugError(f"{target} cannot be written: {error.strerror}") from error
+    typer.echo(f"{name} -> {target}")

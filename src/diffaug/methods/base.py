@@ -1,0 +1,103 @@
+"""What the training loop asks of a method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from diffaug.config import Recipe
+from diffaug.data.collate import Collator
+from diffaug.data.corpus import Corpus
+from diffaug.data.streams import Batch, Examples
+from diffaug.models.encoder import Encoder
+from diffaug.models.rows import Rows
+
+Represent = Callable[[Rows], Tensor]
+"""Rows to pooled vectors (rows, hidden size): the encoder, or the gradient cache in its place."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a method, as the loop runs it.
+
+    Attributes:
+        number: 1 or 2.
+        steps: how many.
+        automatic: the loop may end the stage sooner, when the prefixes fit the model.
+        streams: the data each step reads, by name, and the size of a whole batch of each.
+        learning_rates: the rate of each role that learns; all other parameters are frozen.
+        schedule_steps: over how many steps the rate decays to zero.
+        gradient_cache: rows through the encoder at a time, or None for all.
+    """
+
+    number: int
+    steps: int
+    streams: Mapping[str, tuple[Examples, int]]
+    learning_rates: Mapping[str, float]
+    schedule_steps: int
+    warmup: float = 0.0
+    weight_decay: float = 0.0
+    automatic: bool = False
+    gradient_cache: int | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A collated step: token rows for one pass through the encoder, and what the loss needs besides."""
+
+    rows: Rows
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to(self, device: Any) -> Inputs:
+        """The same on ``device``."""
+        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in self.extra.items()}
+        return Inputs(self.rows.to(device), moved)
+
+
+class Method(nn.Module, ABC):
+    """The encoder, whatever is trained with it, and the losses of the stages.
+
+    A method collates a step's batches into one set of token rows (`collate`), and computes the losses from the
+    vectors of those rows (`losses`). It does not know how the vectors were made, on how many processes it runs, or
+    in which precision: `represent` and `gather` hide that.
+    """
+
+    def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.encoder = encoder
+        self.collator = collator
+
+    @classmethod
+    @abstractmethod
+    def build(cls, recipe: Recipe, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Method:
+        """The method around a freshly loaded backbone."""
+
+    @abstractmethod
+    def roles(self) -> dict[str, nn.Module]:
+        """All that can learn, by role: learning rates and freezing go by these names."""
+
+    @abstractmethod
+    def stages(self, corpus: Corpus) -> list[Stage]:
+        """The stages for this data.
+
+        Raises:
+            DiffaugError: data that the recipe needs is missing.
+        """
+
+    @abstractmethod
+    def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> Inputs:
+        """One set of token rows for a step. Runs on the CPU."""
+
+    @abstractmethod
+    def losses(self, stage: Stage, inputs: Inputs, represent: Represent) -> dict[str, Tensor]:
+        """The losses of a step: `loss` is minimised; the others are logged."""
+
+    def negatives_per_anchor(self, stage: Stage) -> int | None:
+        """How many negatives an anchor of the contrastive loss sees, over all processes; None without such a loss."""
+        return None

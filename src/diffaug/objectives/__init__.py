@@ -1,0 +1,1 @@
+"""Losses and measures: pure functions on tensors."""

@@ -1,0 +1,28 @@
+"""Contrastive losses."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def info_nce(anchors: Tensor, positives: Tensor, negatives: Tensor | None = None, temperature: float = 0.05) -> Tensor:
+    """InfoNCE with in-batch negatives, as in SimCSE, PromptBERT, DiffCSE and DiffAug.
+
+    Anchor i is to find positive i among all positives and, if there are any, all hard negatives of the batch; one
+    direction, and anchors are not compared with anchors.
+
+    Args:
+        anchors: (n, width)
+        positives: (n, width)
+        negatives: (n, width), the hard negative of each anchor; every anchor sees all of them.
+        temperature: what the cosines are divided by.
+
+    Returns:
+        the mean cross entropy, a scalar.
+    """
+    candidates = positives if negatives is None else torch.cat([positives, negatives])  # (n or 2n, width)
+    cosines = F.normalize(anchors.float(), dim=-1) @ F.normalize(candidates.float(), dim=-1).T
+    targets = torch.arange(len(anchors), device=anchors.device)
+    return F.cross_entropy(cosines / temperature, targets)

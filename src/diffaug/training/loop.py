@@ -1,0 +1,265 @@
+"""The training loop: one for all methods and settings."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from diffaug.config import Recipe
+from diffaug.data.streams import Stream
+from diffaug.errors import DiffaugError
+from diffaug.methods.base import Method, Represent, Stage
+from diffaug.models.saved import model_weights
+from diffaug.training.cached import GradientCache
+from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
+from diffaug.training.distributed import any_process, average_gradients
+from diffaug.training.optim import build_optimizer, set_learning_rates, trainable
+from diffaug.training.readiness import Readiness
+from diffaug.training.scoring import Scorer, Scores
+from diffaug.training.signals import StopRequest
+from diffaug.training.tracking import Tracker
+
+# Steps between looks at the loss: reading it makes a GPU wait.
+_LOG_EVERY = 10
+
+
+class TrainingInterrupted(DiffaugError):
+    """The run was asked to stop; its state is saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("the run was interrupted and its state saved; go on with --resume")
+        self.signal = number
+
+
+class Loop:
+    """Runs the stages of a method, evaluates, keeps the best, and saves its state.
+
+    Args:
+        recipe: the run's settings.
+        method: what learns.
+        stages: as the method planned them.
+        scorer: evaluates.
+        tracker: records.
+        accelerator: device, precision, processes.
+        folder: of the run.
+        save_best: writes the best model's weights and scores.
+        stop: becomes true when the run should end.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        method: Method,
+        stages: list[Stage],
+        scorer: Scorer,
+        tracker: Tracker,
+        accelerator: Accelerator,
+        folder: Path,
+        save_best: Callable[[dict[str, Tensor], dict[str, float]], None],
+        stop: StopRequest,
+    ) -> None:
+        self._recipe = recipe
+        self._method = method
+        self._stages = stages
+        self._scorer = scorer
+        self._tracker = tracker
+        self._accelerator = accelerator
+        self._folder = folder
+        self._save_best = save_best
+        self._stop = stop
+        self._best_weights: dict[str, Tensor] | None = None
+        self._saved_at = time.monotonic()
+        self.progress = Progress()
+
+    def run(self, checkpoint: Checkpoint | None = None) -> None:
+        """All stages, from the beginning or from a checkpoint."""
+        if checkpoint is not None:
+            self.progress = checkpoint.progress
+            checkpoint.restore_model(self._method)
+        self._tracker.rewind(self.progress.metrics_bytes)
+        for stage in self._stages:
+            if stage.number == self.progress.stage:
+                self._run_stage(stage, checkpoint)
+                checkpoint = None
+                self.progress.stage, self.progress.step = stage.number + 1, 0
+        self._write_best()
+
+    def _run_stage(self, stage: Stage, checkpoint: Checkpoint | None) -> None:
+        progress, accelerator = self.progress, self._accelerator
+        names = trainable(self._method, stage)
+        optimizer = build_optimizer(self._method, stage)
+        rank, world = accelerator.process_index, accelerator.num_processes
+        streams = {
+            name: Stream(examples, size, self._recipe.seed + number, rank, world)
+            for number, (name, (examples, size)) in enumerate(stage.streams.items())
+        }
+        if checkpoint is None:
+            torch.manual_seed(self._recipe.seed * 100 + stage.number * 10 + rank)
+        else:
+            checkpoint.restore_optimizer(optimizer, names)
+            if accelerator.scaler is not None and progress.scaler:
+                accelerator.scaler.load_state_dict(progress.scaler)
+            checkpoint.restore_random_state(accelerator.device)
+        prepared = accelerator.prepare_optimizer(optimizer)
+        self._announce(stage, names, streams)
+        readiness = Readiness(**progress.curves) if progress.curves else Readiness()
+        if progress.step == 0 and stage.number == 1:
+            self._measure(stage, readiness)
+
+        self._method.train()
+        with self._tracker.bar(f"stage {stage.number}", stage.steps, progress.step) as show:
+            while progress.step < stage.steps:
+                factor = set_learning_rates(optimizer, stage, progress.step)
+                losses = self._step(stage, streams, prepared, list(names.values()))
+                progress.step += 1
+                last = progress.step == stage.steps
+                evaluate = last or progress.step % self._recipe.loop.eval_every == 0
+                stop = any_process(bool(self._stop), accelerator.device)
+                save = stop or any_process(self._due(), accelerator.device)
+                if evaluate or save or progress.step % _LOG_EVERY == 0:
+                    show(progress.step, self._log_losses(stage, losses, factor))
+                done = evaluate and self._evaluate(stage, readiness, last)
+                if save and not (done or last):
+                    self._save(optimizer, names)
+                if stop:
+                    raise TrainingInterrupted(self._stop.signal or signal.SIGTERM)
+                if done:
+                    break
+
+    def _step(
+        self, stage: Stage, streams: dict[str, Stream], optimizer: Optimizer, parameters: list[nn.Parameter]
+    ) -> dict[str, Tensor]:
+        """One optimiser step; returns its losses, still on the device."""
+        accelerator, accumulate = self._accelerator, self._recipe.loop.accumulate
+        sums: dict[str, Tensor] = {}
+        for part in range(accumulate):
+            index = self.progress.step * accumulate + part
+            batches = {name: stream.batch(index) for name, stream in streams.items()}
+            inputs = self._method.collate(stage, batches).to(accelerator.device)
+            represent: Represent = self._method.encoder.represent
+            cache = None
+            if stage.gradient_cache is not None:
+                represent = cache = GradientCache(represent, stage.gradient_cache, accelerator.autocast)
+            with accelerator.autocast():
+                losses = self._method.losses(stage, inputs, represent)
+            accelerator.backward(losses["loss"] / accumulate)
+            if cache is not None:
+                cache.backward()
+            for name, value in losses.items():
+                sums[name] = sums.get(name, 0) + value.detach() / accumulate
+        average_gradients(parameters)
+        if self._recipe.loop.clip is not None:
+            accelerator.clip_grad_norm_(parameters, self._recipe.loop.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        return sums
+
+    def _log_losses(self, stage: Stage, losses: dict[str, Tensor], factor: float) -> float:
+        """Log the losses of this step, which must be numbers."""
+        values = {name: float(value) for name, value in losses.items()}
+        if any_process(not math.isfinite(values["loss"]), self._accelerator.device):
+            self._write_best()
+            raise DiffaugError(
+                f"the loss is not a finite number any more (stage {stage.number}, by step {self.progress.step}); "
+                "lower the learning rate or set loop.precision=fp32. The best model so far, if any, is in best/"
+            )
+        rates = {f"lr_{role}": rate * factor for role, rate in stage.learning_rates.items()}
+        self._tracker.log(stage.number, self.progress.step, {**values, **rates})
+        return values["loss"]
+
+    def _evaluate(self, stage: Stage, readiness: Readiness, last: bool) -> bool:
+        """Measure and score now; whether the stage is done."""
+        self._measure(stage, readiness)
+        selects = stage.number == self._stages[-1].number or self._recipe.released.best_from_stage1
+        try:
+            scores = self._scorer(with_dev=selects)
+        except DiffaugError:
+            self._write_best()
+            raise
+        self._tracker.log(stage.number, self.progress.step, scores.values)
+        better = selects and self._keep_if_best(stage, scores)
+        self._tracker.say(_line(stage, self.progress.step, scores, readiness, better))
+        if stage.number == 1:
+            reason = readiness.reason_to_stop() if stage.automatic else None
+            if reason or last:
+                self.progress.stage1_end = (
+                    f"after {self.progress.step} steps: {reason or 'the number of steps asked for'}"
+                )
+                if stage.automatic and not reason:
+                    self.progress.stage1_end = (
+                        f"after {self.progress.step} steps: the most it may take (stage1.max_steps)"
+                    )
+                self._tracker.say(f"stage 1 ends {self.progress.stage1_end}")
+            return reason is not None
+        patience = self._recipe.loop.patience
+        if selects and patience is not None and self.progress.stale >= patience:
+            self._tracker.say(f"no better score in {patience} evaluations: stage {stage.number} ends")
+            return True
+        return False
+
+    def _measure(self, stage: Stage, readiness: Readiness) -> None:
+        """delta and kappa."""
+        measured = self._scorer.compatibility()
+        if stage.number == 1:
+            readiness.add(self.progress.step, measured)
+            self.progress.curves = asdict(readiness)
+        self._tracker.log(stage.number, self.progress.step, asdict(measured))
+
+    def _keep_if_best(self, stage: Stage, scores: Scores) -> bool:
+        best = self.progress.best
+        if best is not None and scores.selection <= best["selection"]:
+            self.progress.stale += 1
+            return False
+        self.progress.stale = 0
+        self.progress.best = {"stage": stage.number, "step": self.progress.step, **asdict(scores)}
+        if self._accelerator.is_main_process:
+            self._best_weights = model_weights(self._method.encoder)
+        return True
+
+    def _due(self) -> bool:
+        return time.monotonic() - self._saved_at >= 60 * self._recipe.loop.save_minutes
+
+    def _save(self, optimizer: Optimizer, names: dict[str, nn.Parameter]) -> None:
+        """The best model first, then the state: a state never speaks of a best model that is not there."""
+        self._write_best()
+        scaler = self._accelerator.scaler
+        self.progress.scaler = {} if scaler is None else scaler.state_dict()
+        self.progress.metrics_bytes = self._tracker.tell()
+        device, main = self._accelerator.device, self._accelerator.is_main_process
+        save_checkpoint(self._folder / "checkpoints", self.progress, self._method, optimizer, names, device, main)
+        self._saved_at = time.monotonic()
+
+    def _write_best(self) -> None:
+        if self._best_weights is not None and self.progress.best is not None:
+            self._save_best(self._best_weights, self.progress.best["values"])
+            self._best_weights = None
+
+    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], streams: dict[str, Stream]) -> None:
+        learns = sum(p.numel() for p in names.values())
+        parts = [f"stage {stage.number}: {learns:,} parameters learn ({', '.join(stage.learning_rates)})"]
+        parts += [f"{name} {len(s.examples):,} in batches of {s.batch_size}" for name, s in streams.items()]
+        negatives = self._method.negatives_per_anchor(stage)
+        if negatives is not None:
+            parts.append(f"{negatives} negatives an anchor")
+            self._tracker.log(stage.number, self.progress.step, {"negatives_per_anchor": negatives})
+        self._tracker.say("; ".join(parts))
+
+
+def _line(stage: Stage, step: int, scores: Scores, readiness: Readiness, better: bool) -> str:
+    """One evaluation for people."""
+    values = dict(scores.values)
+    if stage.number == 1:
+        values |= {"delta": readiness.delta[-1], "kappa": readiness.kappa[-1]}
+    shown = "  ".join(
+        f"{name} {value:.2f}" if name == "dev" else f"{name} {value:.3f}" for name, value in values.items()
+    )
+    return f"stage {stage.number}  step {step:>5}  {shown}{'  best' if better else ''}"

@@ -1,0 +1,189 @@
+"""`train`: a recipe in, a run folder out.
+
+A run folder holds `recipe.yaml` (every setting spelled out), `metrics.jsonl`, `checkpoints/` (the state of an
+unfinished run), `best/` (the model) and, when the run is over, `summary.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import Accelerator
+from torch import Tensor
+
+from diffaug.config import Recipe, load_recipe, recipe_from_dict
+from diffaug.data.corpus import Corpus
+from diffaug.embedder import EMBEDDED_MODEL, Embedder
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_file
+from diffaug.methods import method_class
+from diffaug.models.backbone import load_backbone
+from diffaug.models.config import Provenance
+from diffaug.models.saved import save_model
+from diffaug.training.checkpoint import Checkpoint, checkpoints
+from diffaug.training.loop import Loop
+from diffaug.training.scoring import Scorer, spearman
+from diffaug.training.signals import stop_on_signals
+from diffaug.training.tracking import Tracker
+
+# Pairs on which alignment, uniformity, delta and kappa are measured.
+_PROBE_PAIRS = 256
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A finished run.
+
+    Attributes:
+        model: the folder of the best model.
+        scores: its scores: dev and test where there are such data, alignment and uniformity.
+        before: scores of the backbone before training, with mean pooling.
+        stage1_end: how stage 1 ended.
+        seconds: how long this process took.
+    """
+
+    model: Path
+    scores: dict[str, float]
+    before: dict[str, float]
+    stage1_end: str | None
+    seconds: float
+
+
+def train(
+    recipe: Recipe | Mapping[str, Any] | str,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+) -> TrainResult:
+    """Train a model.
+
+    Args:
+        recipe: a `Recipe`, its values as a mapping, or the name or path of one.
+        out: the run's folder, which must not exist yet.
+        resume: go on with the unfinished run in ``out``, or start it if there is none.
+        quiet: no output for people.
+
+    Raises:
+        DiffaugError: anything the user can put right. What was saved before stays.
+    """
+    start = time.monotonic()
+    if isinstance(recipe, str):
+        recipe = load_recipe(recipe)
+    elif not isinstance(recipe, Recipe):
+        recipe = recipe_from_dict(recipe)
+    folder = Path(out)
+    accelerator = Accelerator(
+        mixed_precision=_precision(recipe), log_with=recipe.loop.trackers or None, project_dir=str(folder)
+    )
+    if accelerator.is_main_process:
+        _prepare_folder(folder, recipe, resume)
+    accelerator.wait_for_everyone()
+    if recipe.loop.trackers:
+        accelerator.init_trackers("tracking")
+    tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
+
+    torch.manual_seed(recipe.seed)
+    source = str(EMBEDDED_MODEL) if recipe.model.backbone == "embedded" else recipe.model.backbone
+    backbone, tokenizer = load_backbone(source)
+    method = method_class(recipe.method).build(recipe, backbone, tokenizer)
+    method.to(accelerator.device)
+    corpus = Corpus(recipe.data, method.collator)
+    stages = method.stages(corpus)
+    embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
+    dev, test = corpus.dev(), corpus.test()
+    scorer = Scorer(method, embedder, dev, corpus.positives(_PROBE_PAIRS))
+
+    def save_best(weights: dict[str, Tensor], scores: dict[str, float]) -> None:
+        provenance = Provenance(recipe.name, recipe.to_dict(), scores)
+        save_model(folder / "best", method.encoder, tokenizer, provenance, weights=weights, overwrite=True)
+
+    found = checkpoints(folder / "checkpoints") if resume else []
+    checkpoint = Checkpoint(found[-1]) if found else None
+    if checkpoint is not None:
+        tracker.say(f"resuming at stage {checkpoint.progress.stage}, step {checkpoint.progress.step}")
+    with stop_on_signals() as stop:
+        loop = Loop(recipe, method, stages, scorer, tracker, accelerator, folder, save_best, stop)
+        loop.run(checkpoint)
+    if recipe.loop.trackers:
+        accelerator.end_training()
+    accelerator.wait_for_everyone()
+
+    best = Embedder.from_pretrained(folder / "best", device=accelerator.device)
+    scores, before = dict(best.provenance.scores), {}
+    if test is not None:
+        scores["test"] = spearman(best, test)
+        plain = Embedder.from_pretrained(source, device=accelerator.device)
+        before = {name: spearman(plain, pairs) for name, pairs in (("dev", dev), ("test", test)) if pairs is not None}
+    result = TrainResult(folder / "best", scores, before, loop.progress.stage1_end, time.monotonic() - start)
+    if accelerator.is_main_process:
+        best.provenance.scores = scores
+        best.save(folder / "best", overwrite=True)
+        _write_summary(folder, result, loop.progress.best)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    accelerator.wait_for_everyone()
+    return result
+
+
+def _precision(recipe: Recipe) -> str:
+    wanted = recipe.loop.precision
+    if wanted == "auto":
+        wanted = "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
+    if wanted == "fp16" and not torch.cuda.is_available():
+        raise DiffaugError("loop.precision=fp16 needs a GPU; use bf16 or fp32 here")
+    return {"fp32": "no"}.get(wanted, wanted)
+
+
+def _prepare_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Make the folder and its recipe.yaml, or see that they belong to this run."""
+    kept = folder / "recipe.yaml"
+    if folder.exists() and not folder.is_dir():
+        raise DiffaugError(f"{folder} is a file; a run needs a folder")
+    occupied = folder.exists() and any(folder.iterdir())
+    if occupied and not resume:
+        raise DiffaugError(f"{folder} holds something already; choose another folder, or go on with --resume")
+    if occupied and not kept.is_file():
+        raise DiffaugError(f"{folder} is not a run's folder: it has no recipe.yaml")
+    if occupied:
+        if (folder / "summary.json").exists():
+            raise DiffaugError(f"the run in {folder} is finished; its model is {folder / 'best'}")
+        changed = _differences(yaml.safe_load(kept.read_text("utf-8")), recipe.to_dict())
+        if changed:
+            raise DiffaugError(
+                f"the run in {folder} has another recipe ({'; '.join(changed[:3])}); resume with the same settings, "
+                "or start in another folder"
+            )
+        for leftover in (*folder.glob(".*"), *(folder / "checkpoints").glob(".*")):  # of a write that was cut off
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        return
+    with atomic_file(kept) as temporary:
+        temporary.write_text(recipe.to_yaml(), "utf-8")
+
+
+def _differences(before: Any, now: Any, where: str = "") -> list[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = list(dict.fromkeys([*before, *now]))
+        inner = (_differences(before.get(k), now.get(k), f"{where}.{k}" if where else str(k)) for k in keys)
+        return [difference for found in inner for difference in found]
+    return [] if before == now else [f"{where} was {before!r}, is {now!r}"]
+
+
+def _write_summary(folder: Path, result: TrainResult, best: dict[str, Any] | None) -> None:
+    summary = {
+        "scores": result.scores,
+        "before": result.before,
+        "best_at": None if best is None else {"stage": best["stage"], "step": best["step"]},
+        "stage1_end": result.stage1_end,
+        "seconds": round(result.seconds, 1),
+    }
+    with atomic_file(folder / "summary.json") as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")

@@ -1,0 +1,66 @@
+"""What a run tells: a line of JSON for everything measured, a bar and a line an evaluation for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Tracker:
+    """Writes `metrics.jsonl`, feeds accelerate's trackers, and speaks to the terminal. Silent in other processes.
+
+    Args:
+        path: the metrics file.
+        accelerator: brings TensorBoard, W&B or MLflow, if the recipe asks for one.
+        quiet: say nothing on the terminal.
+    """
+
+    def __init__(self, path: Path, accelerator: Accelerator, quiet: bool = False) -> None:
+        self._path = path
+        self._accelerator = accelerator
+        self._main = accelerator.is_main_process
+        self.console = Console(stderr=True, quiet=quiet or not self._main, highlight=False)
+
+    def rewind(self, length: int) -> None:
+        """Forget what was written after ``length`` bytes: a resumed run writes it again."""
+        if self._main and self._path.exists():
+            with self._path.open("rb+") as file:
+                file.truncate(length)
+
+    def tell(self) -> int:
+        """The metrics file's length."""
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def log(self, stage: int, step: int, values: Mapping[str, float | int | str]) -> None:
+        """Keep some measurements."""
+        if not self._main:
+            return
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"stage": stage, "step": step, **values}) + "\n")
+        if self._accelerator.trackers:
+            numbers = {f"stage{stage}/{k}": v for k, v in values.items() if isinstance(v, (int, float))}
+            self._accelerator.log(numbers, step=step)
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def bar(self, title: str, total: int, done: int) -> Iterator[Any]:
+        """A progress bar on a terminal; yields a function that shows the step and the loss."""
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as progress:
+            task = progress.add_task(title, total=total, completed=done)
+
+            def update(step: int, loss: float | None = None) -> None:
+                text = title if loss is None else f"{title}  loss {loss:.4f}"
+                progress.update(task, completed=step, description=text)
+
+            yield update
