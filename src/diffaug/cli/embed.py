@@ -109,7 +109,7 @@ def _read_lines(path: Path) -> list[str]:
     except OSError as error:
         raise DiffaugError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DiffaugError(f"{path}, line {line}: not UTF-8; convert the file first (iconv -t utf-8)") from error
@@ -121,8 +121,9 @@ def _read_lines(path: Path) -> list[str]:
 
 def _write(out: Path, lines: list[str], vectors: Vectors) -> None:
     if str(out) == "-":
-        for line, vector in zip(lines, vectors, strict=True):
-            sys.stdout.write(_json_line(line, vector))
+        # JSON is UTF-8, whatever the terminal's encoding.
+        sys.stdout.buffer.writelines(_json_line(*pair).encode() for pair in zip(lines, vectors, strict=True))
+        sys.stdout.buffer.flush()
         return
     with atomic_file(out) as temporary:
         if out.suffix == ".npy":

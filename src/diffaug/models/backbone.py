@@ -171,9 +171,9 @@ def _explained(source: str) -> Iterator[None]:
             f"{source}: the weights are truncated or damaged ({error}); fetch or save them again"
         ) from error
     except (OSError, ValueError, ImportError, KeyError, TypeError, StrictDataclassError) as error:
-        text = " ".join(str(error).split())[:400]
+        text = " ".join(str(error).split())
         if "trust_remote_code" in text:
             text = "it brings Python code of its own; pass trust_remote_code=True only if you trust its author"
         elif "safetensors" in text:
             text = "it has no safetensors weights, and pickled ones are never read; convert it first"
-        raise DiffaugError(f"{source} cannot be loaded: {text}") from error
+        raise DiffaugError(f"{source} cannot be loaded: {text[:400]}") from error

@@ -13,7 +13,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import MODEL_MAPPING, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from diffaug import __version__
 from diffaug.augment.prefix import FoldedPrefix, ReparametrisedPrefix
@@ -54,7 +55,7 @@ def save_model(
         "recipe": provenance.recipe,
         "scores": provenance.scores,
     }
-    if type(encoder.backbone.config) not in MODEL_MAPPING:
+    if type(encoder.backbone).__module__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
         raise DiffaugError(
             f"a '{encoder.backbone.config.model_type}' backbone runs code of its own and cannot be saved"
         )
