@@ -1,0 +1,185 @@
+"""Tiny models of every family, built at random from their configurations: nothing is downloaded.
+
+`tiny` gives the folder of a model by the name of its family; `tiny_bert` and its like are the ones used most. The
+folders are shared by the whole session: copy one before changing it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# Before anything imports the hub's client, which reads it once.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SENTENCES = [
+    "A dog runs through the park.",
+    "The market fell sharply on Monday, and nobody knew why.",
+    "Is this seat taken?",
+    "Two children are playing football in the rain!",
+    'She said "no" and left the room',
+    "He doesn't like tea",
+    "The quick brown fox jumps over the lazy dog while the old cat sleeps under the table.",
+    "Prices rose by 12.5 % in 2023.",
+    "Yes.",
+    "A man is slicing a tomato with a very sharp knife in a small kitchen",
+    "Überraschung! Das Café ist schon wieder geschlossen.",
+    "這是一個句子。",
+    "It works 🎉🎉",
+    "This sentence means something else : the sentence of the day",
+]
+
+# Small in everything but with several layers and heads; 128 positions, as the embedded encoder has.
+_SIZE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+_BERT = {**_SIZE, "max_position_embeddings": 128}
+# RoBERTa's first two positions belong to the padding.
+_ROBERTA = {
+    **_SIZE,
+    "max_position_embeddings": 130,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "type_vocab_size": 1,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "distilbert": {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 128},
+    "electra": {**_BERT, "embedding_size": 16},
+    "albert": {**_BERT, "embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2},
+    # Full attention in layers 0 and 3, a window of two tokens to each side in the others.
+    "modernbert": {
+        **_SIZE,
+        "num_hidden_layers": 4,
+        "max_position_embeddings": 128,
+        "global_attn_every_n_layers": 3,
+        "local_attention": 4,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "cls_token_id": 2,
+        "eos_token_id": 3,
+        "sep_token_id": 3,
+    },
+    "mpnet": _ROBERTA,
+    "deberta": {**_BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "deberta-v2": {**_BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 16},
+}
+_BYTE_LEVEL = {"roberta", "xlm-roberta", "mpnet"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tiny matrices are slower on two threads than on one, and sums come out the same on every machine."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    """Sentences of different lengths, scripts and endings."""
+    return list(SENTENCES)
+
+
+@pytest.fixture(scope="session")
+def wordpiece() -> PreTrainedTokenizerBase:
+    """A tokenizer like BERT's: lower case, word pieces, [CLS] and [SEP] around a text."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from transformers import BertTokenizer
+
+    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.normalizer = normalizers.BertNormalizer(lowercase=True)
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
+    trained.train_from_iterator(SENTENCES * 3, trainer)
+    return BertTokenizer(vocab=trained.get_vocab(), model_max_length=128)
+
+
+@pytest.fixture(scope="session")
+def byte_level() -> PreTrainedTokenizerBase:
+    """A tokenizer like RoBERTa's: bytes, a space belongs to the word behind it, <s> and </s> around a text."""
+    import json
+
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import RobertaTokenizer
+
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trained.train_from_iterator(SENTENCES * 3, trainer)
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    return RobertaTokenizer(vocab=model["vocab"], merges=merges, model_max_length=128)
+
+
+@pytest.fixture(scope="session")
+def tiny(
+    tmp_path_factory: pytest.TempPathFactory,
+    wordpiece: PreTrainedTokenizerBase,
+    byte_level: PreTrainedTokenizerBase,
+) -> Callable[[str], Path]:
+    """The folder of a tiny model of a family (a key of `FAMILIES`), with its tokenizer; made once."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    folders: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family not in folders:
+            tokenizer = byte_level if family in _BYTE_LEVEL else wordpiece
+            folders[family] = tmp_path_factory.mktemp("tiny") / family
+            build_tiny(family, tokenizer).save_pretrained(folders[family])
+            tokenizer.save_pretrained(folders[family])
+        return folders[family]
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tiny: Callable[[str], Path]) -> Path:
+    """The folder of a tiny BERT."""
+    return tiny("bert")
+
+
+@pytest.fixture(scope="session")
+def tiny_roberta(tiny: Callable[[str], Path]) -> Path:
+    """The folder of a tiny RoBERTa."""
+    return tiny("roberta")
+
+
+@pytest.fixture(scope="session")
+def tiny_modernbert(tiny: Callable[[str], Path]) -> Path:
+    """The folder of a tiny ModernBERT."""
+    return tiny("modernbert")
+
+
+def build_tiny(family: str, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """A tiny random model, in evaluation mode."""
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(sorted(FAMILIES).index(family))
+    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **FAMILIES[family])
+    model = AutoModel.from_config(config).eval()
+    # Fresh models have tiny weights and no biases, with which every token attends evenly to all others and a mistake
+    # in positions, masks or prefixes hardly shows.
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            centre = 1.0 if parameter.ndim == 1 and name.endswith("weight") else 0.0
+            parameter.copy_(centre + 0.2 * torch.randn_like(parameter))
+    return model

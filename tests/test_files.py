@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_file, atomic_folder
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every path below a folder, hidden ones too, and what the files hold."""
+    return {
+        str(path.relative_to(folder)): path.read_text() if path.is_file() else "" for path in sorted(folder.rglob("*"))
+    }
+
+
+def write_and_raise(path: Path, error: BaseException) -> None:
+    path.write_text("half")
+    raise error
+
+
+def test_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+    target = tmp_path / "made" / "on" / "the way"
+    with atomic_folder(target) as temporary:
+        (temporary / "a").write_text("1")
+        (temporary / "below").mkdir()
+        (temporary / "below" / "b").write_text("2")
+        assert not target.exists()
+        assert temporary.parent == target.parent
+    assert tree(target) == {"a": "1", "below": "", "below/b": "2"}
+    assert [path.name for path in target.parent.iterdir()] == ["the way"]
+
+
+def test_folder_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "a").write_text("1")
+    with pytest.raises(DiffaugError, match="exists already"), atomic_folder(tmp_path / "old"):
+        pytest.fail("the block must not run")
+    assert tree(tmp_path) == {"old": "", "old/a": "1"}
+
+
+@pytest.mark.parametrize("old", ["folder", "file", "link"])
+def test_folder_replaces_what_was_there(tmp_path: Path, old: str) -> None:
+    target = tmp_path / "target"
+    if old == "file":
+        target.write_text("old")
+    elif old == "folder":
+        target.mkdir()
+        (target / "gone").write_text("old")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "kept").write_text("old")
+        target.symlink_to(tmp_path / "elsewhere")
+    with atomic_folder(target, overwrite=True) as temporary:
+        (temporary / "a").write_text("new")
+    kept = {"elsewhere": "", "elsewhere/kept": "old"} if old == "link" else {}
+    assert tree(tmp_path) == {**kept, "target": "", "target/a": "new"}
+    assert not target.is_symlink()
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), KeyboardInterrupt()])
+def test_folder_survives_a_failure(tmp_path: Path, error: BaseException) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "a").write_text("1")
+    for name in ("old", "new"):
+        with pytest.raises(type(error)), atomic_folder(tmp_path / name, overwrite=True) as temporary:
+            write_and_raise(temporary / "a", error)
+    assert tree(tmp_path) == {"old": "", "old/a": "1"}
+
+
+def test_folder_survives_a_failing_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moment at which the old one is out of the way and the new one not yet there."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "a").write_text("1")
+    rename = Path.rename
+
+    def fail_for_the_new(path: Path, target: Path) -> Path:
+        if (path / "new").exists():
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new)
+    with (
+        pytest.raises(DiffaugError, match="old cannot be written: Input/output error"),
+        atomic_folder(tmp_path / "old", overwrite=True) as temporary,
+    ):
+        (temporary / "new").write_text("2")
+    assert tree(tmp_path) == {"old": "", "old/a": "1"}
+
+
+def test_file_replaces_the_old_one_when_it_is_whole(tmp_path: Path) -> None:
+    target = tmp_path / "below" / "a.npy"
+    for text in ("first", "second"):
+        with atomic_file(target) as temporary:
+            assert temporary.suffix == ".npy"
+            temporary.write_text(text)
+            assert not target.exists() or target.read_text() == "first"
+        assert tree(tmp_path / "below") == {"a.npy": text}
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), KeyboardInterrupt()])
+def test_file_survives_a_failure(tmp_path: Path, error: BaseException) -> None:
+    (tmp_path / "old").write_text("1")
+    for name in ("old", "new"):
+        with pytest.raises(type(error)), atomic_file(tmp_path / name) as temporary:
+            write_and_raise(temporary, error)
+    assert tree(tmp_path) == {"old": "1"}
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    """Temporary files are private; what they become is not."""
+    before = os.umask(0o027)
+    try:
+        with atomic_file(tmp_path / "file") as temporary:
+            temporary.write_text("")
+        with atomic_folder(tmp_path / "folder") as folder:
+            (folder / "inner").write_text("")
+    finally:
+        os.umask(before)
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.rglob("*")}
+    assert modes == {"file": 0o640, "folder": 0o750, "inner": 0o640}
+
+
+def test_all_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{handle}") if os.path.exists("/proc/self/fd") else "")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with atomic_folder(tmp_path / "folder") as temporary:
+        (temporary / "inner").write_text("x")
+    if not os.path.exists("/proc/self/fd"):
+        assert len(flushed) == 3
+    else:
+        assert flushed == [str(temporary / "inner"), str(temporary), str(tmp_path)]
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DiffaugError, match="cannot be written"), atomic_file(tmp_path / "file" / "a"):
+        pytest.fail("the block must not run")
+    with pytest.raises(DiffaugError, match="cannot be written"), atomic_folder(tmp_path / "file" / "a"):
+        pytest.fail("the block must not run")
+
+
+def test_writing_errors_are_told_in_one_sentence(tmp_path: Path) -> None:
+    for open_target in (atomic_file, atomic_folder):
+        with (
+            pytest.raises(DiffaugError, match="target cannot be written: No space left"),
+            open_target(tmp_path / "target"),
+        ):
+            raise OSError(28, "No space left on device")
+    assert tree(tmp_path) == {}
