@@ -235,7 +235,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
         raise DiffaugError(f"cannot read the value of {change!r}: {' '.join(str(error).split())}") from error
 
 
-def _build(cls: type, values: Any, source: str, where: str) -> Any:
+def _build(cls: Any, values: Any, source: str, where: str) -> Any:
     if not isinstance(values, Mapping):
         raise DiffaugError(f"{source}: {where or 'the recipe'} must be a group of settings, not {values!r}")
     hints = get_type_hints(cls)
@@ -247,7 +247,8 @@ def _build(cls: type, values: Any, source: str, where: str) -> Any:
         if f.name not in values:
             continue
         path, hint, value = _join(where, f.name), hints[f.name], values[f.name]
-        built[f.name] = _build(hint, value, source, path) if is_dataclass(hint) else _checked(hint, value, source, path)
+        build = _build if is_dataclass(hint) else _checked
+        built[f.name] = build(hint, value, source, path)
     try:
         return cls(**built)
     except TypeError as error:

@@ -145,8 +145,9 @@ class DiffAug(Method):
                 bare = vectors[-inputs.extra["bare_rows"] :]
                 states = states - bare[inputs.extra["bare"]]
             columns = self.projection(states).chunk(inputs.extra["columns"])
+            anchors, positives, *negatives = (gather_rows(column) for column in columns)
             found["contrastive"] = info_nce(
-                *(gather_rows(column) for column in columns), temperature=self.recipe.stage2.temperature
+                anchors, positives, negatives[0] if negatives else None, self.recipe.stage2.temperature
             )
         if "labels" in inputs.extra:
             labels = inputs.extra["labels"]

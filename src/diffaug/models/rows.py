@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -42,6 +42,15 @@ class Rows:
     def part(self, start: int, stop: int) -> Rows:
         """Some of the rows, as wide as all of them."""
         return self._each(lambda tensor: tensor[start:stop])
+
+    def take(self, indices: Tensor) -> Rows:
+        """The rows at these places, only as wide as they need to be."""
+        chosen = self._each(lambda tensor: tensor[indices])
+        if chosen.attention_mask is None:
+            return chosen
+        width = int(chosen.attention_mask.sum(1).max())
+        mask = chosen.attention_mask[:, :width]
+        return replace(chosen, input_ids=chosen.input_ids[:, :width], attention_mask=None if bool(mask.all()) else mask)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Rows:
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -38,7 +38,7 @@ def gather_rows(own: Tensor) -> Tensor:
     """The rows of all processes, in their order, through which gradients flow back. All have equally many."""
     if world_size() == 1:
         return own
-    gathered: Tensor = _Gather.apply(own)  # type: ignore[no-untyped-call]
+    gathered: Tensor = _Gather.apply(own)
     return gathered
 
 

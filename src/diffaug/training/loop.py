@@ -19,6 +19,7 @@ from diffaug.data.streams import Stream
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Method, Represent, Stage
 from diffaug.models.saved import model_weights
+from diffaug.training.bylength import by_length
 from diffaug.training.cached import GradientCache
 from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
 from diffaug.training.distributed import any_process, average_gradients
@@ -32,7 +33,7 @@ from diffaug.training.tracking import Tracker
 _LOG_EVERY = 10
 
 
-class TrainingInterrupted(DiffaugError):
+class TrainingInterrupted(DiffaugError):  # noqa: N818 - nothing went wrong
     """The run was asked to stop; its state is saved."""
 
     def __init__(self, number: int) -> None:
@@ -76,6 +77,9 @@ class Loop:
         self._folder = folder
         self._save_best = save_best
         self._stop = stop
+        self._represent: Represent = method.encoder.represent
+        if accelerator.device.type == "cpu":
+            self._represent = by_length(self._represent)
         self._best_weights: dict[str, Tensor] | None = None
         self._saved_at = time.monotonic()
         self.progress = Progress()
@@ -145,8 +149,7 @@ class Loop:
             index = self.progress.step * accumulate + part
             batches = {name: stream.batch(index) for name, stream in streams.items()}
             inputs = self._method.collate(stage, batches).to(accelerator.device)
-            represent: Represent = self._method.encoder.represent
-            cache = None
+            represent, cache = self._represent, None
             if stage.gradient_cache is not None:
                 represent = cache = GradientCache(represent, stage.gradient_cache, accelerator.autocast)
             with accelerator.autocast():
@@ -181,7 +184,7 @@ class Loop:
         self._measure(stage, readiness)
         selects = stage.number == self._stages[-1].number or self._recipe.released.best_from_stage1
         try:
-            scores = self._scorer(with_dev=selects)
+            scores = self._scorer(selects)
         except DiffaugError:
             self._write_best()
             raise

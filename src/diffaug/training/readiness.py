@@ -1,8 +1,8 @@
 """When is stage 1 done? A rule on the curves of delta and kappa.
 
-The paper finds that stage 2 goes best from about the peak of delta, or a little later: the views should differ as
-much as they can, and the prefix's keys and values should have come close to the model's own. So stage 1 may end when
-delta's peak lies behind and kappa's fall has lost most of its speed, and no later than the recipe's cap.
+The paper finds that stage 2 goes best from about the peak of delta, or somewhat later: the views should differ, and the
+prefix's keys and values should have come close to the model's own in length. So stage 1 may end when the peak of delta
+lies behind and kappa's fall has lost most of its speed, and no later than the recipe's cap.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 from diffaug.augment.compatibility import Compatibility
 
-# delta has peaked when the highest smoothed value is this many measurements old.
-_PATIENCE = 3
+# Measurements over which a speed is taken, and for which delta must not have risen above its peak. Single steps of
+# both curves are noise: a rule on two neighbouring values ends stage 1 at the first lull.
+_SPAN = 6
+# Measurements that are averaged into one point of a curve.
+_WINDOW = 3
 # kappa has levelled off when it falls at less than this part of the fastest speed it has had.
 _LEVEL = 0.25
-# Measurements that are averaged, so that one noisy value neither makes nor hides a peak.
-_WINDOW = 3
 
 
 @dataclass
@@ -35,24 +36,20 @@ class Readiness:
 
     def reason_to_stop(self) -> str | None:
         """Why stage 1 is done, in words; None if it is not."""
-        if len(self.steps) < _WINDOW + _PATIENCE:
+        delta, kappa, steps = _smoothed(self.delta), _smoothed(self.kappa), self.steps[_WINDOW - 1 :]
+        if len(delta) <= _SPAN:
             return None
-        delta, kappa = _smoothed(self.delta), _smoothed(self.kappa)
-        steps = self.steps[_WINDOW - 1 :]
         peak = max(range(len(delta)), key=delta.__getitem__)
-        if len(delta) - 1 - peak < _PATIENCE:
+        if len(delta) - 1 - peak < _SPAN:
             return None
-        speeds = [
-            (kappa[i] - kappa[i + 1]) / (steps[i + 1] - steps[i]) for i in range(len(steps) - 1)
-        ]  # how fast kappa falls
+        speeds = [(kappa[i] - kappa[i + _SPAN]) / (steps[i + _SPAN] - steps[i]) for i in range(len(kappa) - _SPAN)]
         fastest, now = max(speeds), speeds[-1]
-        if now > _LEVEL * fastest:
+        if fastest > 0 and now > _LEVEL * fastest:
             return None
+        fall = f"falls at {max(now, 0.0) / fastest:.0%} of its fastest speed" if fastest > 0 else "does not fall"
         return (
-            f"delta peaked at step {steps[peak]} ({delta[peak]:.3f}, now {delta[-1]:.3f}) and kappa "
-            f"({kappa[-1]:.3f}) falls at {max(now, 0) / fastest:.0%} of its fastest"
-            if fastest > 0
-            else f"delta peaked at step {steps[peak]} ({delta[peak]:.3f}, now {delta[-1]:.3f}) and kappa does not fall"
+            f"delta peaked at step {steps[peak]} ({delta[peak]:.2f}, now {delta[-1]:.2f}) and kappa, now "
+            f"{kappa[-1]:.2f}, {fall}"
         )
 
 

@@ -61,8 +61,9 @@ class Scorer:
         """delta and kappa, on the probe sentences."""
         return measure_compatibility(self._method.encoder, self._rows.to(self._embedder.device))
 
-    def __call__(self, with_dev: bool = True) -> Scores:
-        """Evaluate now; the dev set is left out where nothing is chosen by it.
+    def __call__(self, selects: bool = True) -> Scores:
+        """Evaluate now. Where nothing is chosen by the score (stage 1), the dev set is left out, and vectors that
+        point the same way are no alarm: only the prefixes have learnt, and stage 2 will spread them.
 
         Raises:
             DiffaugError: the vectors of all sentences have become alike.
@@ -70,22 +71,22 @@ class Scorer:
         was_training = self._method.training
         self._method.eval()
         try:
-            return self._scores(with_dev)
+            return self._scores(selects)
         finally:
             self._method.train(was_training)
 
-    def _scores(self, with_dev: bool) -> Scores:
+    def _scores(self, selects: bool) -> Scores:
         half = len(self._positives)
         sentences = [s for s, _ in self._positives] + [s for _, s in self._positives]
         vectors = torch.from_numpy(self._embedder.encode(sentences, show_progress=False))
         first, second = vectors[:half], vectors[half:]
         values = {"alignment": float(alignment(first, second)), "uniformity": float(uniformity(first))}
-        if float(anisotropy(first)) > _COLLAPSED:
+        if selects and float(anisotropy(first)) > _COLLAPSED:
             raise DiffaugError(
                 "the embeddings have collapsed: unrelated sentences have a mean cosine above "
                 f"{_COLLAPSED}; lower the learning rate, or use more varied data"
             )
-        if self._dev is None or not with_dev:
+        if self._dev is None or not selects:
             return Scores(-values["alignment"] - values["uniformity"], values)
         values["dev"] = spearman(self._embedder, self._dev)
         return Scores(values["dev"], values)

@@ -27,14 +27,14 @@ def stop_on_signals() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request  # only the main thread may handle signals
         return
-    before: dict[int, Any] = {}
+    before: dict[int, Any] = {}  # the handlers until now, by signal
 
     def note(number: int, frame: FrameType | None) -> None:
         request.signal = number
         signal.signal(number, before[number])
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, note)
+    for watched in (signal.SIGINT, signal.SIGTERM):
+        before[watched] = signal.signal(watched, note)
     try:
         yield request
     finally:
