@@ -1,0 +1,180 @@
+"""A report for people: tables on a terminal, and the same as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diffaug.evaluation.report import Average, Report
+from diffaug.evaluation.tasks import TaskResult
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_UNDEFINED = "undefined"
+
+
+@dataclass
+class Section:
+    """A table: the first column is text, the others are numbers. ``bold`` are the rows of averages."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    bold: frozenset[int] = frozenset()
+
+
+def head(report: Report) -> list[str]:
+    """What the tables are about."""
+    lines = [f"model: {report.model.name}", f"fingerprint: {report.model.fingerprint or 'none (a callable)'}"]
+    if report.versus is not None:
+        lines += [
+            f"compared with: {report.versus.model.name}",
+            f"its fingerprint: {report.versus.model.fingerprint or 'none (a callable)'}",
+        ]
+    return lines
+
+
+def sections(report: Report) -> Iterator[Section]:
+    """The tables of a report."""
+    percent = f"{100 * report.settings.confidence:g} %"
+    sts, transfer, own = ([t for t in report.tasks if t.group == group] for group in ("sts", "transfer", "own"))
+    averages = {average.group: average for average in report.averages}
+    if sts:
+        rows = [[task.name, _number(task.score), _interval(task), *_sts_others(task), f"{task.rows:,}"] for task in sts]
+        columns = ["task", "all", percent, "mean", "wmean", "Pearson", "pairs"]
+        yield _with_average("STS: sts_all_spearman", columns, rows, averages.get("sts"))
+    if transfer:
+        rows = [
+            [
+                task.name,
+                task.protocol,
+                _number(task.score),
+                _interval(task),
+                _number(task.details.get("f1")),
+                f"{task.rows:,}",
+            ]
+            for task in transfer
+        ]
+        columns = ["task", "protocol", "accuracy", percent, "F1", "examples"]
+        yield _with_average("Transfer: logistic regression on frozen vectors", columns, rows, averages.get("transfer"))
+    if own:
+        rows = [[t.name, t.protocol, _number(t.score), _interval(t), f"{t.rows:,}", _others(t)] for t in own]
+        yield Section("Own data", ["task", "protocol", "score", percent, "rows", "also"], rows)
+    if report.geometry is not None:
+        yield _geometry(report)
+    if report.versus is not None:
+        names = report.labels
+        rows = [
+            [
+                c.name,
+                _number(c.first),
+                _number(c.second),
+                f"{c.difference:+.2f}",
+                f"{c.low:+.2f} to {c.high:+.2f}",
+                f"{c.p_value:.3f}",
+            ]
+            for c in report.comparisons
+        ]
+        columns = ["task", names[0], names[1], "difference", percent, "p"]
+        bold = frozenset(i for i, c in enumerate(report.comparisons) if c.name.startswith("average"))
+        yield Section(f"{names[0]} against {names[1]}: paired bootstrap", columns, rows, bold)
+
+
+def notes(report: Report) -> list[str]:
+    """What to know about the tables."""
+    found = []
+    if report.versus is not None:
+        found += [c.words(*report.labels) for c in report.comparisons]
+    found += [f"not evaluated: {name}: {why}" for name, why in report.missing.items()]
+    found += [
+        f"{task.name} is undefined: the cosine is the same for all pairs; the model has collapsed"
+        for task in report.tasks
+        if math.isnan(task.score)
+    ]
+    return found + [f"warning: {warning}" for warning in report.warnings]
+
+
+def markdown(report: Report) -> str:
+    """The report as Markdown."""
+    lines = [f"- {line}" for line in head(report)]
+    for section in sections(report):
+        align = [":--"] + ["--:"] * (len(section.columns) - 1)
+        lines += ["", f"**{section.title}**", ""]
+        lines += [_row(section.columns), _row(align)]
+        for i, row in enumerate(section.rows):
+            lines.append(_row([f"**{cell}**" if i in section.bold and cell else cell for cell in row]))
+    if said := notes(report):
+        lines += ["", *(f"- {note}" for note in said)]
+    return "\n".join(lines) + "\n"
+
+
+def rich_report(report: Report) -> RenderableType:
+    """The report for a terminal."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+
+    parts: list[RenderableType] = [escape(line) for line in head(report)]
+    for section in sections(report):
+        table = Table(title=section.title, title_justify="left", title_style="bold")
+        for i, column in enumerate(section.columns):
+            table.add_column(escape(column), justify="left" if i == 0 else "right", no_wrap=True)
+        for i, row in enumerate(section.rows):
+            table.add_row(*map(escape, row), style="bold" if i in section.bold else None)
+        parts += ["", table]
+    return Group(*parts, *(escape(note) for note in notes(report)))
+
+
+def _with_average(title: str, columns: list[str], rows: list[list[str]], average: Average | None) -> Section:
+    if average is None:
+        return Section(title, columns, rows)
+    score = [_number(average.score), _interval(average)]
+    before = columns.index(next(name for name in columns if name in ("all", "accuracy")))
+    row = [average.name, *[""] * (before - 1), *score]
+    rows = [*rows, row + [""] * (len(columns) - len(row))]
+    return Section(title, columns, rows, frozenset([len(rows) - 1]))
+
+
+def _geometry(report: Report) -> Section:
+    columns = ["model", "alignment", "uniformity", "anisotropy", "delta", "sentences", "positive pairs"]
+    rows = []
+    for label, scores in zip(report.labels, (report, report.versus), strict=True):
+        if scores is not None and (g := scores.geometry) is not None:
+            measures = [f"{value:.4f}" for value in (g.alignment, g.uniformity, g.anisotropy)]
+            apart = "" if g.delta is None else f"{g.delta:.4f}"
+            rows.append([label, *measures, apart, f"{g.sentences:,}", f"{g.positives:,}"])
+    assert report.geometry is not None
+    return Section(f"Geometry on {report.geometry.data}", columns, rows)
+
+
+def _sts_others(task: TaskResult) -> list[str]:
+    details = task.details
+    return [
+        *(_number(details[name]["spearman"]) if name in details else "" for name in ("mean", "wmean")),
+        _number(details["all"]["pearson"]),
+    ]
+
+
+def _others(task: TaskResult) -> str:
+    """The other numbers of a task of one's own; the first detail is its score."""
+    return ", ".join(
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.2f}"
+        for name, value in list(task.details.items())[1:]
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return _UNDEFINED if math.isnan(value) else f"{value:.2f}"
+
+
+def _interval(scored: TaskResult | Average) -> str:
+    return "" if math.isnan(scored.low) else f"{scored.low:.2f} – {scored.high:.2f}"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

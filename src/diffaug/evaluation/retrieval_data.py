@@ -1,0 +1,151 @@
+"""Retrieval data: queries, a corpus, and which documents are relevant to which query.
+
+Three forms are read: a folder as BEIR publishes it (``corpus.jsonl``, ``queries.jsonl``, ``qrels/test.tsv``); a JSON
+file with the keys ``queries``, ``corpus`` and ``relevant``; and a table (.csv, .tsv, .jsonl, .parquet) with a column
+``query`` and a column ``document``, a row for each relevant pair, whose documents together are the corpus.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffaug.data.formats import open_table
+from diffaug.data.problems import Reporter
+from diffaug.errors import DiffaugError
+
+KEYS = ("queries", "corpus", "relevant")
+_QUERY = ("query", "question", "anchor")
+_DOCUMENT = ("document", "positive", "relevant", "answer", "passage", "text")
+
+
+@dataclass
+class RetrievalData:
+    """Texts, and for each query the places of its relevant documents in the corpus, at least one.
+
+    Attributes:
+        left_out: queries that came without any relevant document, which cannot be scored.
+    """
+
+    queries: list[str]
+    corpus: list[str]
+    relevant: list[list[int]]
+    left_out: int = 0
+
+
+def read_retrieval(source: str | Path | Mapping[str, Any]) -> RetrievalData:
+    """Read retrieval data in any of its forms, or take it from a mapping with the three keys.
+
+    Raises:
+        DiffaugError: a part is missing, or a relevance judgement names a document that is not there.
+    """
+    if isinstance(source, Mapping):
+        return _from_mapping(source, "the data given")
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _from_beir(path)
+    if path.suffix == ".json":
+        try:
+            content = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise DiffaugError(f"{path} cannot be read as JSON: {error}") from error
+        return _from_mapping(content, str(path))
+    return _from_table(path)
+
+
+def _from_mapping(content: Any, name: str) -> RetrievalData:
+    if not isinstance(content, Mapping) or (missing := [key for key in KEYS if key not in content]):
+        lacks = ", ".join(missing) if isinstance(content, Mapping) else "everything"
+        raise DiffaugError(f"{name}: retrieval data has queries, corpus and relevant; this lacks {lacks}")
+    queries, corpus = (_texts(content[key], key, name) for key in KEYS[:2])
+    judgements = {str(query): [str(d) for d in documents] for query, documents in content["relevant"].items()}
+    return _assemble(queries, corpus, judgements, name)
+
+
+def _texts(content: Any, key: str, name: str) -> dict[str, str]:
+    texts = {str(i): text for i, text in content.items()} if isinstance(content, Mapping) else None
+    if texts is None or not all(isinstance(text, str) for text in texts.values()):
+        raise DiffaugError(f"{name}: {key} must map an id to a text")
+    return texts
+
+
+def _from_beir(folder: Path) -> RetrievalData:
+    corpus = {
+        i: " ".join(filter(None, (row.get("title"), row.get("text")))) for i, row in _rows(folder / "corpus.jsonl")
+    }
+    queries = {i: str(row.get("text", "")) for i, row in _rows(folder / "queries.jsonl")}
+    candidates = [folder / "qrels" / "test.tsv", folder / "qrels.tsv", folder / "test.tsv"]
+    judged = next((path for path in candidates if path.is_file()), None)
+    if judged is None:
+        raise DiffaugError(f"{folder} has no qrels/test.tsv, which says which documents are relevant")
+    judgements: dict[str, list[str]] = {}
+    for number, line in enumerate(judged.read_text("utf-8").splitlines(), start=1):
+        cells = line.split("\t")
+        if number == 1 and cells[-1].strip() == "score":
+            continue
+        if len(cells) != 3 or not cells[2].strip().lstrip("-").isdigit():
+            raise DiffaugError(f"{judged}, line {number}: is not query-id, corpus-id and a whole number")
+        if int(cells[2]) > 0:
+            judgements.setdefault(cells[0], []).append(cells[1])
+    # BEIR's queries.jsonl holds the queries of all splits; only this split's can be scored here.
+    return _assemble({i: text for i, text in queries.items() if i in judgements}, corpus, judgements, str(judged))
+
+
+def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+    if not path.is_file():
+        raise DiffaugError(
+            f"there is no {path}; a retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv"
+        )
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+                yield str(row["_id"]), row
+            except (ValueError, KeyError, TypeError) as error:
+                raise DiffaugError(f"{path}, line {number}: is not a JSON object with an _id ({error!r})") from error
+
+
+def _from_table(path: Path) -> RetrievalData:
+    judgements: dict[str, list[str]] = {}
+    with open_table(path, Reporter("error")) as table:
+        names = table.names
+        if names is None:
+            names = tuple(str(cell).strip() for cell in next(table.rows, (0, ()))[1])
+        plain = [name.casefold() for name in names]
+        query = next((plain.index(name) for name in _QUERY if name in plain), None)
+        document = next((plain.index(name) for name in _DOCUMENT if name in plain), None)
+        if query is None or document is None:
+            raise DiffaugError(
+                f"{path}: retrieval needs a column query and a column document; there are: {', '.join(names)}"
+            )
+        for number, cells in table.rows:
+            pair = [cells[at] if at < len(cells) else None for at in (query, document)]
+            if not all(isinstance(cell, str) and cell.strip() for cell in pair):
+                raise DiffaugError(f"{path}, {table.unit} {number}: the query or the document is missing")
+            judgements.setdefault(str(pair[0]), []).append(str(pair[1]))
+    documents = {text: text for relevant in judgements.values() for text in relevant}
+    return _assemble({text: text for text in judgements}, documents, judgements, str(path))
+
+
+def _assemble(
+    queries: dict[str, str], corpus: dict[str, str], judgements: Mapping[str, Iterable[str]], name: str
+) -> RetrievalData:
+    place = {document: i for i, document in enumerate(corpus)}
+    relevant = {query: list(dict.fromkeys(documents)) for query, documents in judgements.items()}
+    for query, documents in relevant.items():
+        if query not in queries:
+            raise DiffaugError(f"{name}: a judgement names the query {query!r:.60}, which is not there")
+        if unknown := [document for document in documents if document not in place]:
+            raise DiffaugError(f"{name}: a judgement names the document {unknown[0]!r:.60}, which is not there")
+    kept = [query for query in queries if relevant.get(query)]
+    if not kept:
+        raise DiffaugError(f"{name}: no query has a relevant document")
+    return RetrievalData(
+        [queries[query] for query in kept],
+        list(corpus.values()),
+        [[place[document] for document in relevant[query]] for query in kept],
+        left_out=len(queries) - len(kept),
+    )

@@ -1,0 +1,269 @@
+"""Running an evaluation: read and check the data, embed every sentence once, score, compare."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffaug.data.formats import Source
+from diffaug.data.readers import read_scored_pairs, read_triplets
+from diffaug.data.sources import data_folder
+from diffaug.errors import DiffaugError
+from diffaug.evaluation import sts, transfer
+from diffaug.evaluation.folder import DataFolder
+from diffaug.evaluation.geometry import GeometryTask
+from diffaug.evaluation.own_data import PairsTask, RetrievalTask, TripletsTask
+from diffaug.evaluation.protocol import GEOMETRY, GROUPS, STS, STS_PROTOCOL, TRANSFER, StsSpec, choose_tasks
+from diffaug.evaluation.report import Average, Report, Scores, Settings
+from diffaug.evaluation.retrieval_data import KEYS, read_retrieval
+from diffaug.evaluation.statistics import Comparison, average, bootstrap, compare, interval
+from diffaug.evaluation.subject import Model, Subject
+from diffaug.evaluation.tasks import Task, TaskResult
+
+PathLike = str | os.PathLike[str]
+Retrieval = PathLike | Mapping[str, Any]
+HUB = "hub"
+_AVERAGED = {"sts": STS_PROTOCOL, "transfer": "logreg_accuracy"}
+
+
+def evaluate(
+    model: Model = None,
+    data: PathLike | Sequence[PathLike] | None = None,
+    tasks: str | Iterable[str] | None = None,
+    *,
+    pairs: Source | Mapping[str, Source] | None = None,
+    triplets: Source | Mapping[str, Source] | None = None,
+    retrieval: Retrieval | Mapping[str, Retrieval] | None = None,
+    versus: Model = None,
+    seed: int = 0,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    batch_size: int | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    show_progress: bool | None = None,
+) -> Report:
+    """Evaluate a model on public tasks, on your own data, or both.
+
+    >>> report = evaluate(triplets=[("a dog runs", "a dog is running", "the market fell")])
+    >>> report.scores
+    {'triplets': 100.0}
+
+    Args:
+        model: a folder saved by diffaug, sentence-transformers or transformers, a hub name, an `Embedder`, or a
+            function from a list of sentences to vectors; left out, the small encoder that comes with the package.
+        data: a folder with the public tasks, or several, in any known layout; ``"hub"`` for the data sets on the hub;
+            left out, the folder where ``diffaug data get`` puts them.
+        tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR`` ...), as a list or with
+            commas; left out, ``sts``, or nothing if own data is given.
+        pairs: scored pairs of your own, scored by Spearman and Pearson: a file or anything else that
+            `diffaug.data.readers.read_scored_pairs` reads, or a mapping from names to such.
+        triplets: likewise; the share in which the positive is nearer than the negative.
+        retrieval: likewise, in the forms of `diffaug.evaluation.retrieval_data`; recall at k and mean reciprocal rank.
+        versus: another model, to compare with on the same rows.
+        seed: of the bootstrap and the folds.
+        resamples: of the bootstrap; 0 leaves intervals and tests out.
+        confidence: of the intervals.
+        batch_size, device, trust_remote_code, show_progress: as for `Embedder`.
+
+    Returns:
+        scores with their protocols, intervals, and all that is needed to repeat them.
+
+    Raises:
+        DiffaugError: data that is damaged or of the wrong number of rows; no data at all; a model that cannot be
+            loaded. A task that is simply not there is no error: it is named in ``missing``.
+    """
+    if resamples < 0 or not 0 < confidence < 1:
+        raise DiffaugError("resamples must not be negative, and confidence lies between 0 and 1")
+    if versus is not None and resamples == 0:
+        raise DiffaugError("comparing two models needs resamples: leave them at their default, or give a number")
+    own = _own_tasks(pairs, triplets, retrieval)
+    names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
+    if not names and not own:
+        raise DiffaugError("nothing to evaluate: name tasks, or give data of your own")
+    work = _Work(names, data, own, seed)
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "device": device,
+        "trust_remote_code": trust_remote_code,
+        "show_progress": show_progress,
+    }
+    settings = Settings(seed, resamples, confidence)
+    scores = work.scores(Subject(model, **options), settings)
+    report = Report(
+        **vars(scores),
+        missing=work.missing,
+        warnings=work.warnings,
+        files={str(path): checksum for path, checksum in sorted(work.files.items())},
+        sentences=len(work.sentences),
+        settings=settings,
+    )
+    if versus is not None:
+        report.versus = work.scores(Subject(versus, **options), settings)
+        report.comparisons = _compare(report, report.versus, confidence)
+    return report
+
+
+class _Work:
+    """All data of an evaluation, read and checked, for as many models as are to be scored on it."""
+
+    def __init__(
+        self, names: Sequence[str], data: PathLike | Sequence[PathLike] | None, own: list[Task], seed: int
+    ) -> None:
+        self.tasks: list[Task] = []
+        self.missing: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self.files: dict[Path, str] = {}
+        self.geometry: GeometryTask | None = None
+        if names:
+            self._read_public(names, data, seed, needed=not own)
+        self.tasks += own
+        for task in own:
+            if isinstance(task, RetrievalTask) and task.data.left_out:
+                self.warnings.append(
+                    f"{task.name}: {task.data.left_out:,} queries without a relevant document left out"
+                )
+        if GEOMETRY in names and self.geometry is None:
+            self.geometry = _own_geometry(own)
+            if self.geometry is None:
+                self.missing[GEOMETRY] = "found neither STS-B nor pairs or triplets of your own to measure it on"
+        if not self.tasks and self.geometry is None:
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.missing.items())
+            raise DiffaugError(f"none of the tasks is there. {reasons}")
+        everything: list[Task | GeometryTask] = [*self.tasks, *([self.geometry] if self.geometry else [])]
+        self.sentences = list(dict.fromkeys(s for task in everything for s in task.sentences()))
+
+    def scores(self, subject: Subject, settings: Settings) -> Scores:
+        """Embed every sentence once, then score each task."""
+        embeddings = subject.embed(self.sentences)
+        results = [_with_interval(task.score(embeddings), settings) for task in self.tasks]
+        geometry = None if self.geometry is None else self.geometry.measure(embeddings, subject.embedder)
+        return Scores(subject.info, results, _averages(results, settings), geometry)
+
+    def _read_public(
+        self, names: Sequence[str], data: PathLike | Sequence[PathLike] | None, seed: int, *, needed: bool
+    ) -> None:
+        folder, hub = _places(data, needed)
+        for spec in STS:
+            if spec.name in names:
+                self._add(spec.name, _load_sts(spec, folder, hub), sts.missing_words(spec, hub and not folder.roots))
+        for task in TRANSFER:
+            if task.name in names:
+                self._add(task.name, transfer.load_transfer(task, folder, seed), transfer.missing_words(task))
+        if GEOMETRY in names:
+            for spec in reversed(STS):  # the dev split of STS-B comes last, and is what SimCSE measures on
+                if spec.tsv == "STSB" and self.geometry is None and (found := _load_sts(spec, folder, hub)):
+                    (stsb,) = found.subtasks.values()
+                    self.geometry = GeometryTask.from_pairs(spec.name, stsb, 0.0, 5.0)
+        self.warnings += folder.warnings
+        self.files |= folder.files
+
+    def _add(self, name: str, task: Task | None, why_not: str) -> None:
+        if task is None:
+            self.missing[name] = why_not
+        else:
+            self.tasks.append(task)
+
+
+def _places(data: PathLike | Sequence[PathLike] | None, needed: bool) -> tuple[DataFolder, bool]:
+    """The folders to look in, and whether to ask the hub for what they lack."""
+    if data is None:
+        default = data_folder()
+        if not default.is_dir():
+            if needed:
+                raise DiffaugError(
+                    f"there is no evaluation data in {default}: name its folder (data=, --data), or fetch it with "
+                    "diffaug data get senteval"
+                )
+            return DataFolder([]), False
+        return DataFolder([default]), False
+    given = [data] if isinstance(data, (str, os.PathLike)) else list(data)
+    paths = [Path(place).expanduser() for place in given if place != HUB]
+    return DataFolder(paths), HUB in given
+
+
+def _load_sts(spec: StsSpec, folder: DataFolder, hub: bool) -> sts.StsTask | None:
+    task = sts.load_sts(spec, folder)
+    return sts.load_sts_from_hub(spec) if task is None and hub and spec.hub is not None else task
+
+
+def _own_tasks(
+    pairs: Source | Mapping[str, Source] | None,
+    triplets: Source | Mapping[str, Source] | None,
+    retrieval: Retrieval | Mapping[str, Retrieval] | None,
+) -> list[Task]:
+    if isinstance(retrieval, Mapping) and set(KEYS) <= set(retrieval):
+        retrieval = {"retrieval": retrieval}
+    taken = {spec.name for spec in (*STS, *TRANSFER)}
+    tasks: list[Task] = []
+    for kind, given, build in (
+        ("pairs", pairs, lambda name, source: PairsTask(name, read_scored_pairs(source))),
+        ("triplets", triplets, lambda name, source: TripletsTask(name, read_triplets(source))),
+        ("retrieval", retrieval, lambda name, source: RetrievalTask(name, read_retrieval(source))),
+    ):
+        if given is None:
+            continue
+        named = given if isinstance(given, Mapping) else {_own_name(given, kind): given}
+        for name, source in named.items():
+            unique = f"{kind} {name}" if name in taken else name
+            taken.add(unique)
+            tasks.append(build(unique, source))
+    return tasks
+
+
+def _own_name(source: object, kind: str) -> str:
+    """A file's name without its endings; for rows given in Python, what they are."""
+    if not isinstance(source, (str, os.PathLike)):
+        return kind
+    return Path(source).name.split(".")[0] or kind
+
+
+def _own_geometry(own: Sequence[Task]) -> GeometryTask | None:
+    for task in own:
+        if isinstance(task, PairsTask):
+            scores = task.pairs.scores
+            return GeometryTask.from_pairs(task.name, task.pairs, min(scores), max(scores))
+        if isinstance(task, TripletsTask):
+            return GeometryTask.from_triplets(task.name, task.triplets)
+    return None
+
+
+def _with_interval(result: TaskResult, settings: Settings) -> TaskResult:
+    if settings.resamples:
+        result.resampled = bootstrap(result.statistic, result.name, settings.resamples, settings.seed)
+        result.low, result.high = interval(result.resampled, settings.confidence)
+    return result
+
+
+def _averages(results: Sequence[TaskResult], settings: Settings) -> list[Average]:
+    found = []
+    for group, protocol in _AVERAGED.items():
+        counted = [result for result in results if result.name in GROUPS[group]]
+        if len(counted) < 2:
+            continue
+        low = high = float("nan")
+        if settings.resamples:
+            low, high = interval(average([result.resampled for result in counted]), settings.confidence)
+        tasks = tuple(result.name for result in counted)
+        missing = tuple(name for name in GROUPS[group] if name not in tasks)
+        score = float(np.mean([result.score for result in counted]))
+        found.append(Average(group, protocol, score, low, high, tasks, missing))
+    return found
+
+
+def _compare(first: Scores, second: Scores, confidence: float) -> list[Comparison]:
+    """The paired test for each task, and for each average."""
+    found = []
+    for a, b in zip(first.tasks, second.tasks, strict=True):
+        found.append(compare(a.name, (a.score, b.score), (a.resampled, b.resampled), confidence))
+    for mine, theirs in zip(first.averages, second.averages, strict=True):
+        resampled = [
+            average([task.resampled for task in scores.tasks if task.name in mine.tasks]) for scores in (first, second)
+        ]
+        name = f"average of {mine.group} ({len(mine.tasks)} tasks)"
+        found.append(compare(name, (mine.score, theirs.score), (resampled[0], resampled[1]), confidence))
+    return found

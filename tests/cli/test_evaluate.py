@@ -1,0 +1,99 @@
+"""`diffaug eval` and `diffaug data ls, get, status` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from diffaug.cli import app, sources
+from diffaug.errors import DiffaugError
+
+TRIPLETS = "anchor,positive,negative\na dog,a dog runs,rain falls\nrain,rain falls,a dog runs\nx,y,z\n"
+
+
+def run(*arguments: object, on: typer.Typer = app) -> str:
+    """What a command prints; its errors are raised."""
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(on, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def triplets(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.csv"
+    path.write_text(TRIPLETS)
+    return path
+
+
+def test_a_table_and_files(tiny_bert: Path, triplets: Path, tmp_path: Path) -> None:
+    json_file, markdown = tmp_path / "out.json", tmp_path / "deep" / "out.md"
+    printed = run(
+        *("eval", "--model", tiny_bert, "--triplets", triplets, "--device", "cpu", "--resamples", 50),
+        *("--json", json_file, "--markdown", markdown),
+    )
+    written = json.loads(json_file.read_text())
+    assert written["model"]["fingerprint"] in printed
+    assert written["model"]["fingerprint"] in markdown.read_text()
+    assert written["tasks"]["mine"]["protocol"] == "triplets_accuracy"
+    for text in (printed, markdown.read_text()):
+        assert "triplets_accuracy" in text
+        assert f"{written['tasks']['mine']['score']:.2f}" in text
+
+
+def test_two_models(tiny_bert: Path, tiny_roberta: Path, triplets: Path) -> None:
+    printed = run(
+        *("eval", "-m", tiny_bert, "--versus", tiny_roberta, "--triplets", triplets),
+        *("--device", "cpu", "--resamples", 50),
+    )
+    assert "bert against roberta: paired bootstrap" in printed
+    assert "mine: no difference shown" in printed
+
+
+def test_public_tasks_from_a_folder(tiny_bert: Path, tmp_path: Path) -> None:
+    lines = [f'{i % 5}\tsentence {i % 40}\tanother "{i % 30}\n' for i in range(1379)]
+    (tmp_path / "STSB.test.tsv").write_text("".join(lines))
+    printed = run("eval", "-m", tiny_bert, "--data", tmp_path, "--tasks", "sts", "--device", "cpu", "--resamples", 20)
+    assert "sts_all_spearman" in printed
+    assert "STS-B" in printed
+    assert "not evaluated: STS12: found neither STS12.MSRpar.tsv" in printed
+    assert "warning: " in printed
+
+
+def test_files_of_the_same_name_and_bad_targets(tiny_bert: Path, triplets: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "mine.csv"
+    other.write_text(TRIPLETS)
+    out = tmp_path / "out.json"
+    run(
+        *("eval", "-m", tiny_bert, "--triplets", triplets, "--triplets", other),
+        *("--device", "cpu", "--resamples", 0, "--json", out),
+    )
+    assert list(json.loads(out.read_text())["tasks"]) == [str(triplets), str(other)]
+    with pytest.raises(DiffaugError, match="cannot be written"):
+        run("eval", "-m", tmp_path / "no model", "--json", tmp_path)
+
+
+def test_data_commands(tmp_path: Path) -> None:
+    data = typer.Typer()
+    sources.register(data)
+    listed = run("ls", on=data)
+    assert "wiki1m" in listed
+    assert "275,601" in listed
+    assert "senteval   missing" in run("status", "--to", tmp_path, on=data)
+    for name in ("train_5500.label", "TREC_10.label"):
+        rows = 5452 if name.startswith("train") else 500
+        (tmp_path / name).write_text("NUM:x how many ?\n" * rows)
+    assert "trec is in" in run("get", "trec", "--to", tmp_path / "data", "--from", tmp_path, on=data)
+    assert "trec       ready" in run("status", "--to", tmp_path / "data", on=data)
+    (tmp_path / "data" / "trec" / "TREC_10.label").write_text("NUM:x\n")
+    result = CliRunner().invoke(data, ["status", "--to", str(tmp_path / "data")])
+    assert result.exit_code == 1
+    assert "trec       damaged: " in result.output
+    with pytest.raises(DiffaugError, match="--from goes with one name"):
+        run("get", "trec", "mrpc", "--from", tmp_path, on=data)
