@@ -20,6 +20,8 @@ import pytest
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+pytest_plugins = ["training_fixtures"]
+
 SENTENCES = [
     "A dog runs through the park.",
     "The market fell sharply on Monday, and nobody knew why.",

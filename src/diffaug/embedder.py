@@ -63,7 +63,7 @@ class Embedder:
         *,
         device: str | torch.device | None = None,
     ) -> None:
-        self.encoder = _move(encoder.eval(), _default_device() if device is None else device)
+        self.encoder = _move(encoder.eval(), default_device() if device is None else device)
         self.tokenizer = tokenizer
         self.provenance = provenance or Provenance()
         self.collator = collator_for(encoder, tokenizer)
@@ -316,7 +316,8 @@ def _move(encoder: Encoder, device: str | torch.device) -> Encoder:
         raise DiffaugError(f"the model cannot run on the device {str(device)!r}: {str(error)[:200]}") from error
 
 
-def _default_device() -> str:
+def default_device() -> str:
+    """The GPU if there is one."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"

@@ -188,13 +188,3 @@ def test_head_and_normalisation_by_hand(tiny_bert: Path, sentences: list[str]) -
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     assert encoder.width == 8
     np.testing.assert_allclose(encoder(rows).numpy(), expected, atol=1e-6)
-
-
-def test_rows_move_together() -> None:
-    rows = Rows(torch.zeros(2, 3, dtype=torch.long), slot=4, views=torch.tensor([0, 1])).to("meta")
-    assert rows.input_ids.device.type == "meta"
-    assert rows.views is not None
-    assert rows.views.device.type == "meta"
-    assert rows.attention_mask is None
-    assert rows.slot == 4
-    assert len(rows) == 2

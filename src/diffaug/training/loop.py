@@ -253,6 +253,7 @@ class Loop:
         negatives = self._method.negatives_per_anchor(stage)
         if negatives is not None:
             parts.append(f"{negatives} negatives an anchor")
+        if negatives is not None and self.progress.step == 0:
             self._tracker.log(stage.number, self.progress.step, {"negatives_per_anchor": negatives})
         self._tracker.say("; ".join(parts))
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
 from diffaug.data.corpus import Corpus
-from diffaug.embedder import EMBEDDED_MODEL, Embedder
+from diffaug.embedder import EMBEDDED_MODEL, Embedder, default_device
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 from diffaug.methods import method_class
@@ -83,7 +83,11 @@ def train(
         recipe = recipe_from_dict(recipe)
     folder = Path(out)
     accelerator = Accelerator(
-        mixed_precision=_precision(recipe), log_with=recipe.loop.trackers or None, project_dir=str(folder)
+        # Without this, processes that torchrun starts on machines without a GPU do not find each other.
+        cpu=default_device() == "cpu",
+        mixed_precision=_precision(recipe),
+        log_with=recipe.loop.trackers or None,
+        project_dir=str(folder),
     )
     if accelerator.is_main_process:
         _prepare_folder(folder, recipe, resume)

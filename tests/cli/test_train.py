@@ -1,0 +1,46 @@
+"""`diffaug train` and `diffaug recipes`, as typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from diffaug.cli import app
+from diffaug.config import recipe_names
+from diffaug.errors import DiffaugError
+
+runner = CliRunner()
+
+
+def test_train_prints_a_summary_and_leaves_a_model(tiny_bert: Path, data_files: dict[str, str], tmp_path: Path) -> None:
+    changes = [f"model.backbone={tiny_bert}", "stage1.steps=2", "stage2.steps=2", "stage2.batch_size=8"]
+    changes += [f"data.{name}={path}" for name, path in data_files.items()] + [f"data.test={data_files['dev']}"]
+    settings = [argument for change in changes for argument in ("--set", change)]
+    done = runner.invoke(app, ["train", "-r", "diffaug-sup", "-o", str(tmp_path / "run"), *settings])
+    assert done.exit_code == 0, done.output
+    for word in ("stage 1 ended after 2 steps", "dev", "test", "before training", "best"):
+        assert word in done.output
+    assert (tmp_path / "run" / "best" / "diffaug.json").is_file()
+
+
+def test_a_mistake_in_a_setting_costs_no_time(tmp_path: Path) -> None:
+    arguments = ["train", "-r", "diffaug-sup", "-o", str(tmp_path / "run"), "--set", "stage2.learning_rte=1"]
+    with pytest.raises(DiffaugError, match="did you mean 'learning_rate'"):
+        runner.invoke(app, arguments, catch_exceptions=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_recipes_are_listed_shown_and_copied(tmp_path: Path) -> None:
+    listed = runner.invoke(app, ["recipes", "ls"]).output
+    assert all(name in listed for name in recipe_names())
+    shown = runner.invoke(app, ["recipes", "show", "diffaug-semi"]).output
+    assert "# DiffAug, semi-supervised" in shown
+    assert "temperature: 0.05" in runner.invoke(app, ["recipes", "show", "diffaug-semi", "--resolved"]).output
+    target = tmp_path / "mine.yaml"
+    assert runner.invoke(app, ["recipes", "cp", "diffaug-semi", str(target)]).exit_code == 0
+    assert target.read_text("utf-8") == shown
+    for bad in (target, tmp_path / "mine.txt"):
+        with pytest.raises(DiffaugError):
+            runner.invoke(app, ["recipes", "cp", "diffaug-semi", str(bad)], catch_exceptions=False)

@@ -1,0 +1,129 @@
+"""The steps of DiffAug against the procedure carried out by hand, sentence by sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from diffaug.methods.diffaug import DiffAug
+
+
+def vector(method: DiffAug, ids: list[int], view: int, gap: int = 0) -> Tensor:
+    """The state at the mask token of one sentence under one view, with positions and prefix written out."""
+    encoder, template = method.encoder, method.collator.template
+    tokens = [*template.before, *ids, *template.after]
+    length = method.recipe.model.prefix_length
+    positions = [2 * length + i + (gap if i >= len(template.before) else 0) for i in range(len(tokens))]
+    states = encoder.prefix.states(torch.tensor([view]))
+    out = encoder.backbone(
+        input_ids=torch.tensor([tokens]), position_ids=torch.tensor([positions]), prefix=states
+    ).last_hidden_state
+    return out[0, tokens.index(method.collator.tokenizer.mask_token_id)]
+
+
+def denoised(method: DiffAug, ids: list[int], view: int) -> Tensor:
+    return vector(method, ids, view) - vector(method, [], view, gap=len(ids))
+
+
+def batches(method: DiffAug, inputs: Any, number: int) -> Any:
+    """The examples behind the collated inputs: drawn again in the same way."""
+    from diffaug.data.streams import Stream
+
+    stage, _ = inputs(number)
+    return {name: Stream(e, size, 0).batch(0) for name, (e, size) in stage.streams.items()}
+
+
+def nli_by_hand(method: DiffAug, batch: Any) -> Tensor:
+    losses = []
+    for (premise, hypothesis), label in zip(batch.examples, batch.labels, strict=True):
+        u, v = vector(method, premise, 0), vector(method, hypothesis, 1)
+        logits = method.classifier(torch.cat([u, v, (u - v).abs()]))
+        losses.append(-F.log_softmax(logits, dim=-1)[label])
+    return torch.stack(losses).mean()
+
+
+def contrastive_by_hand(method: DiffAug, batch: Any) -> Tensor:
+    columns = [[method.projection(denoised(method, example[0], 0)) for example in batch.examples]]
+    if len(batch.examples[0]) == 1:
+        columns.append([method.projection(denoised(method, example[0], 1)) for example in batch.examples])
+    for k in range(1, len(batch.examples[0])):
+        columns.append([method.projection(denoised(method, example[k], 1)) for example in batch.examples])
+    candidates = [z for column in columns[1:] for z in column]
+    losses = []
+    for i, anchor in enumerate(columns[0]):
+        logits = torch.stack([F.cosine_similarity(anchor, other, dim=0) for other in candidates]) / 0.05
+        losses.append(-F.log_softmax(logits, dim=0)[i])
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("setting", ["sup", "semi", "semi-aux"])
+def test_losses_of_both_stages_equal_the_procedure_by_hand(tiny_run: Callable[..., Any], setting: str) -> None:
+    method, inputs = tiny_run(setting)
+    stage, collated = inputs(1)
+    first = method.losses(stage, collated, method.encoder.represent)
+    assert set(first) == {"loss", "nli"}
+    expected = nli_by_hand(method, batches(method, inputs, 1)["pairs"])
+    torch.testing.assert_close(first["loss"], expected, rtol=1e-4, atol=1e-5)
+
+    stage, collated = inputs(2)
+    second = method.losses(stage, collated, method.encoder.represent)
+    drawn = batches(method, inputs, 2)
+    expected = contrastive_by_hand(method, drawn["contrastive"])
+    torch.testing.assert_close(second["contrastive"], expected, rtol=1e-4, atol=1e-4)
+    if setting == "semi-aux":
+        expected = expected + 0.1 * nli_by_hand(method, drawn["pairs"])
+    assert ("nli" in second) == (setting == "semi-aux")
+    torch.testing.assert_close(second["loss"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_bare_template_is_computed_once_for_each_view_and_length(tiny_run: Callable[..., Any]) -> None:
+    _, inputs = tiny_run("sup")
+    _, collated = inputs(2)
+    contrastive = collated.extra["anchors"] * collated.extra["columns"]
+    gaps = collated.rows.gap[contrastive:].tolist()
+    views = collated.rows.views[contrastive:].tolist()
+    assert len(set(zip(gaps, views, strict=True))) == len(gaps) < contrastive
+    assert collated.rows.views[:contrastive].tolist() == [0] * 8 + [1] * 16
+
+
+def test_without_denoising_there_are_no_bare_templates(tiny_run: Callable[..., Any]) -> None:
+    method, inputs = tiny_run("sup", stage2={"denoise": False})
+    stage, collated = inputs(2)
+    assert len(collated.rows) == 24
+    assert collated.rows.gap is None
+    assert torch.isfinite(method.losses(stage, collated, method.encoder.represent)["loss"])
+
+
+def test_released_denoising_counts_the_prefix(tiny_run: Callable[..., Any]) -> None:
+    _, inputs = tiny_run("sup")
+    gaps = inputs(2)[1].rows.gap[24:]
+    _, inputs = tiny_run("sup", released={"denoise_counts_prefix": True})
+    assert inputs(2)[1].rows.gap[24:].tolist() == (gaps + 3).tolist()
+
+
+def test_stages_freeze_and_train_what_they_should(tiny_run: Callable[..., Any]) -> None:
+    from diffaug.training.optim import build_optimizer, trainable
+
+    for setting, roles in (("sup", 3), ("semi-aux", 4)):
+        method, inputs = tiny_run(setting)
+        first = trainable(method, inputs(1)[0])
+        assert {name.split(".")[0] for name in first} == {"encoder", "classifier"}
+        assert not any("backbone" in name for name in first)
+        second = trainable(method, inputs(2)[0])
+        assert any("backbone" in name for name in second)
+        assert any("prefix" in name for name in second)
+        assert any("projection" in name for name in second)
+        assert any("classifier" in name for name in second) == (setting == "semi-aux")
+        assert len(build_optimizer(method, inputs(2)[0]).param_groups) == roles
+
+
+def test_negatives_an_anchor_sees(tiny_run: Callable[..., Any]) -> None:
+    for setting, expected in (("sup", 15), ("semi", 7)):
+        method, inputs = tiny_run(setting)
+        assert method.negatives_per_anchor(inputs(2)[0]) == expected
+        assert method.negatives_per_anchor(inputs(1)[0]) is None

@@ -1,0 +1,94 @@
+"""Recipes: what is read, what is refused, and how the user is helped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from diffaug.config import Recipe, load_recipe, recipe_from_dict, recipe_names
+from diffaug.errors import DiffaugError
+
+MINIMAL = {"name": "x", "method": "diffaug"}
+
+
+def test_shipped_recipes_have_the_papers_settings() -> None:
+    sup, semi, aux = (load_recipe(f"diffaug-{setting}") for setting in ("sup", "semi", "semi-aux"))
+    assert (sup.stage1.steps, semi.stage1.steps, aux.stage1.steps) == (1250, 2000, 1500)
+    assert {r.stage1.learning_rate for r in (sup, semi, aux)} == {1e-3}
+    assert {r.stage1.batch_size for r in (sup, semi, aux)} == {128}
+    assert (sup.stage2.learning_rate, semi.stage2.learning_rate, aux.stage2.learning_rate) == (5e-5, 1e-5, 1e-5)
+    assert (sup.stage2.batch_size, semi.stage2.batch_size, aux.stage2.batch_size) == (128, 256, 256)
+    assert (sup.stage2.epochs, semi.stage2.epochs, aux.stage2.epochs) == (3.0, 1.0, 1.0)
+    assert (sup.stage2.aux_weight, semi.stage2.aux_weight, aux.stage2.aux_weight) == (0.0, 0.0, 0.001)
+    assert {r.stage2.temperature for r in (sup, semi, aux)} == {0.05}
+    assert {r.model.prefix_length for r in (sup, semi, aux)} == {8}
+    assert {r.data.max_length for r in (sup, semi, aux)} == {32}
+    assert {r.loop.eval_every for r in (sup, semi, aux)} == {50}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_resolved_recipe_reads_back_as_itself(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    (tmp_path / "again.yaml").write_text(recipe.to_yaml(), "utf-8")
+    assert load_recipe(str(tmp_path / "again.yaml")) == recipe
+
+
+def test_changes_reach_their_settings() -> None:
+    changes = ["stage1.steps=auto", "stage2.learning_rate=3e-5", "data.nli=my.csv", "loop.clip=null", "seed=7"]
+    recipe = load_recipe("diffaug-sup", [*changes, "stage2.role_learning_rates.prefix=1e-3"])
+    assert recipe.stage1.steps == "auto"
+    assert recipe.stage2.learning_rate == 3e-5
+    assert recipe.data.nli == "my.csv"
+    assert recipe.loop.clip is None
+    assert recipe.seed == 7
+    assert recipe.stage2.role_learning_rates == {"prefix": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("stage1.step=3", r"unknown setting 'stage1.step'; did you mean 'steps'\?"),
+        ("stage3.steps=3", r"unknown setting 'stage3'; did you mean 'stage1'\?|did you mean 'stage2'\?"),
+        ("zebra=1", "unknown setting 'zebra'; there are data, loop"),
+        ("stage1.steps=many", "stage1.steps = 'many' does not fit; it takes a whole number or 'auto'"),
+        ("stage1.steps=2.5", "stage1.steps = 2.5 does not fit"),
+        ("stage1.steps=true", "stage1.steps = True does not fit"),
+        ("stage2.learning_rate=fast", "stage2.learning_rate = 'fast' does not fit; it takes a number"),
+        ("stage2.objective=pairs", "it takes 'unlabelled' or 'triplets'"),
+        ("loop.trackers=tensorboard", "it takes a list"),
+        ("seed.deep=1", "seed is a single value"),
+        ("stage1.steps", "write it as key=value"),
+        ("stage1=5", "stage1 must be a group of settings"),
+        ("stage1.steps=[1", "cannot read the value"),
+    ],
+)
+def test_mistakes_are_explained(change: str, message: str) -> None:
+    with pytest.raises(DiffaugError, match=message):
+        load_recipe("diffaug-sup", [change])
+
+
+def test_a_recipe_that_does_not_exist_names_the_nearest() -> None:
+    with pytest.raises(DiffaugError, match="did you mean 'diffaug-sup'"):
+        load_recipe("difaug-sup")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[1, 2]", "holds no settings"), ("a: [", "is not valid YAML"), ("name: x\n", "missing 1 required")],
+)
+def test_files_that_are_no_recipes(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(DiffaugError, match=message):
+        load_recipe(str(tmp_path / "bad.yaml"))
+    with pytest.raises(DiffaugError, match="cannot be read"):
+        load_recipe(str(tmp_path / "none.yaml"))
+
+
+def test_whole_numbers_are_numbers_and_yaml_strings_too() -> None:
+    recipe = recipe_from_dict({**MINIMAL, "stage2": {"epochs": 2, "learning_rate": "1e-5"}})
+    assert isinstance(recipe, Recipe)
+    assert recipe.stage2.epochs == 2.0
+    assert recipe.stage2.learning_rate == 1e-5
+    assert yaml.safe_load(recipe.to_yaml())["stage2"]["learning_rate"] == 1e-5

@@ -1,0 +1,57 @@
+"""The end of stage 1, on curves of known shape."""
+
+from __future__ import annotations
+
+import math
+
+from diffaug.augment.compatibility import Compatibility
+from diffaug.training.readiness import Readiness
+
+
+def first_stop(delta: list[float], kappa: list[float], every: int = 50) -> tuple[int, str] | None:
+    readiness = Readiness()
+    for i, values in enumerate(zip(delta, kappa, strict=True)):
+        readiness.add(i * every, Compatibility(*values))
+        reason = readiness.reason_to_stop()
+        if reason is not None:
+            return i * every, reason
+    return None
+
+
+def rise_and_fall(peak: int, count: int) -> list[float]:
+    return [10 * (i / peak) * math.exp(1 - i / peak) for i in range(count)]
+
+
+def test_stops_after_the_peak_once_kappa_has_levelled_off() -> None:
+    delta = rise_and_fall(10, 60)
+    kappa = [20 * math.exp(-i / 8) for i in range(60)]
+    step, reason = first_stop(delta, kappa) or (0, "")
+    assert 10 * 50 < step <= 25 * 50
+    assert "delta peaked at step 5" in reason
+    assert "kappa" in reason
+
+
+def test_waits_for_kappa_after_the_peak() -> None:
+    delta = rise_and_fall(5, 60)
+    straight = [20 - 0.3 * i for i in range(60)]
+    assert first_stop(delta, straight) is None
+    bent = [20 - 0.3 * min(i, 30) for i in range(60)]
+    step, _ = first_stop(delta, bent) or (0, "")
+    assert step > 30 * 50
+
+
+def test_waits_for_the_peak_of_delta() -> None:
+    assert first_stop([0.1 * i for i in range(60)], [20 * math.exp(-i / 5) for i in range(60)]) is None
+
+
+def test_a_lull_is_not_the_end() -> None:
+    # kappa rests for three measurements and goes on, as real curves do.
+    kappa, value = [], 20.0
+    for i in range(40):
+        value -= 0.0 if i in (10, 11, 12) else 0.5
+        kappa.append(value)
+    assert first_stop(rise_and_fall(4, 40), kappa) is None
+
+
+def test_too_few_measurements_say_nothing() -> None:
+    assert first_stop(rise_and_fall(1, 6), [0.0] * 6) is None

@@ -1,0 +1,199 @@
+"""Nothing is lost: whatever moment a run is killed at, the resumed run ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from diffaug.config import Recipe
+from diffaug.errors import DiffaugError
+from diffaug.training.checkpoint import Checkpoint, checkpoints
+from diffaug.training.run import train
+
+# Children inherit the imported libraries, so that a run takes a second and not ten.
+fork = multiprocessing.get_context("fork")
+
+
+def in_child(work: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException:
+            os._exit(7)
+        os._exit(0)
+
+    child = fork.Process(target=guarded)
+    child.start()
+    return child
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "best" / "model.safetensors")
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_result(folder: Path, reference: Path) -> None:
+    found, expected = weights(folder), weights(reference)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert found[name].equal(expected[name]), name
+    assert metrics(folder) == metrics(reference)
+    assert not list(folder.glob(".*"))
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.fixture
+def recipe(make_recipe: Callable[..., Recipe]) -> Recipe:
+    # Dropout is on, and a checkpoint is written after every step.
+    return make_recipe(
+        "semi-aux", loop={"eval_every": 2, "save_minutes": 0.0}, stage1={"steps": 5}, stage2={"steps": 5}
+    )
+
+
+@pytest.fixture
+def reference(recipe: Recipe, tmp_path: Path) -> Path:
+    train(recipe, tmp_path / "reference", quiet=True)
+    return tmp_path / "reference"
+
+
+def test_killed_at_every_kind_of_write(
+    recipe: Recipe, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies at the n-th flush to disk, again and again: before, between and after every rename."""
+    folder = tmp_path / "killed"
+    rng = random.Random(0)
+    flush = os.fsync
+    kills = 0
+    for attempt in range(40):
+        # Early deaths first; the end of a run takes more writes in a row than those would ever let through.
+        left = [rng.randrange(1, 14) if attempt < 12 else rng.randrange(10, 80)]
+
+        def dying_flush(handle: int, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            flush(handle)
+
+        monkeypatch.setattr(os, "fsync", dying_flush)
+        child = in_child(lambda: train(recipe, folder, resume=True, quiet=True))
+        child.join()
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+        kills += 1
+    else:
+        pytest.fail("the run never ended")
+    assert kills > 5, "vacuous: the run was hardly disturbed"
+    assert_same_result(folder, reference)
+
+
+def test_killed_at_random_moments(recipe: Recipe, reference: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    rng = random.Random(1)
+    for _ in range(12):
+        child = in_child(lambda: train(recipe, folder, resume=True, quiet=True))
+        time.sleep(0.2 + rng.random())
+        child.kill()
+        child.join()
+        if child.exitcode == 0:
+            break
+    if not (folder / "summary.json").exists():
+        train(recipe, folder, resume=True, quiet=True)
+    assert_same_result(folder, reference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_leaves(recipe: Recipe, reference: Path, tmp_path: Path, number: int) -> None:
+    folder = tmp_path / "stopped"
+    calm = Recipe(**{**recipe.__dict__, "loop": type(recipe.loop)(eval_every=2, save_minutes=60.0)})
+
+    def run() -> None:
+        from diffaug.training.loop import Loop, TrainingInterrupted
+
+        step = Loop._step
+
+        def signalled(self: Loop, *args: Any) -> Any:
+            if self.progress.stage == 2 and self.progress.step == 2:
+                os.kill(os.getpid(), number)
+            return step(self, *args)
+
+        Loop._step = signalled  # type: ignore[method-assign]
+        try:
+            train(calm, folder, quiet=True)
+        except TrainingInterrupted as interrupted:
+            os._exit(100 + interrupted.signal)
+
+    child = in_child(run)
+    child.join()
+    assert child.exitcode == 100 + number
+    (saved,) = checkpoints(folder / "checkpoints")
+    assert saved.name == "stage2-step0000003"
+    train(calm, folder, resume=True, quiet=True)
+    found, expected = weights(folder), weights(reference)
+    assert all(found[name].equal(expected[name]) for name in expected)
+
+
+def test_a_full_disk_is_one_clear_error_and_keeps_the_last_checkpoint(
+    recipe: Recipe, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import diffaug.training.checkpoint as module
+
+    folder = tmp_path / "full"
+    save_file = module.save_file
+    calls = []
+
+    def fills_up(*args: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        save_file(*args)
+
+    monkeypatch.setattr(module, "save_file", fills_up)
+    with pytest.raises(DiffaugError, match=r"stage1-step0000003 cannot be written: No space left on device"):
+        train(recipe, folder, quiet=True)
+    assert [path.name for path in checkpoints(folder / "checkpoints")] == ["stage1-step0000002"]
+    monkeypatch.undo()
+    train(recipe, folder, resume=True, quiet=True)
+    assert_same_result(folder, reference)
+
+
+def test_resume_with_other_settings_or_twice_is_refused(
+    recipe: Recipe, reference: Path, make_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    with pytest.raises(DiffaugError, match="holds something already"):
+        train(recipe, reference, quiet=True)
+    with pytest.raises(DiffaugError, match="is finished"):
+        train(recipe, reference, resume=True, quiet=True)
+    (reference / "summary.json").unlink()
+    with pytest.raises(DiffaugError, match=r"another recipe .*stage1.steps was 5, is 4"):
+        train(make_recipe("semi-aux", stage2={"steps": 5}), reference, resume=True, quiet=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(DiffaugError, match="not a run's folder"):
+        train(recipe, tmp_path / "other", resume=True, quiet=True)
+    with pytest.raises(DiffaugError, match="is a file"):
+        train(recipe, tmp_path / "other" / "thesis.tex", quiet=True)
+    with pytest.raises(DiffaugError, match="cannot be written"):
+        train(recipe, tmp_path / "other" / "thesis.tex" / "run", quiet=True)
+
+
+def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
+    folder = tmp_path / "stage1-step0000001"
+    folder.mkdir()
+    (folder / "state.json").write_text("{}")
+    (folder / "state.safetensors").write_bytes(b"abc")
+    with pytest.raises(DiffaugError, match="no whole checkpoint"):
+        Checkpoint(folder)

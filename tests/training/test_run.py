@@ -1,0 +1,185 @@
+"""A run from recipe to model: what it leaves behind, what it chooses, how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from diffaug import Embedder
+from diffaug.config import Recipe, load_recipe, recipe_names
+from diffaug.errors import DiffaugError
+from diffaug.training.run import train
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_runs_two_steps_in_every_stage(
+    name: str, tiny_bert: Path, data_files: dict[str, str], tmp_path: Path
+) -> None:
+    changes = [f"model.backbone={tiny_bert}", "stage1.steps=2", "stage2.steps=2", "stage1.batch_size=8"]
+    changes += ["stage2.batch_size=8", "stage2.aux_batch_size=8"]
+    changes += [f"data.{name}={path}" for name, path in data_files.items()]
+    result = train(load_recipe(name, [*changes, "data.test=null"]), tmp_path / "run", quiet=True)
+    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {(line["stage"], line["step"]) for line in steps if "loss" in line} == {(1, 2), (2, 2)}
+    assert np.isfinite(result.scores["dev"])
+    assert Embedder.from_pretrained(result.model).encode(["A sentence."]).shape == (1, 32)
+
+
+def test_what_a_run_leaves_behind(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = make_recipe("semi-aux")
+    result = train(recipe, tmp_path / "run", quiet=True)
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "best",
+        "metrics.jsonl",
+        "recipe.yaml",
+        "summary.json",
+    ]
+    assert yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text()) == recipe.to_dict()
+    description = json.loads((result.model / "diffaug.json").read_text())
+    assert description["method"] == "tiny-semi-aux"
+    assert description["recipe"] == recipe.to_dict()
+    assert description["scores"]["test"] == pytest.approx(result.scores["test"])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    logged = {key for line in lines for key in line}
+    assert {"loss", "contrastive", "nli", "delta", "kappa", "alignment", "uniformity", "dev"} <= logged
+    assert {"negatives_per_anchor", "lr_backbone", "lr_prefix"} <= logged
+    assert [line["negatives_per_anchor"] for line in lines if "negatives_per_anchor" in line] == [7]
+
+
+def test_the_best_checkpoint_is_the_result(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    result = train(make_recipe("sup", stage2={"steps": 12}), tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    dev = {line["step"]: line["dev"] for line in lines if "dev" in line}
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert result.scores["dev"] == max(dev.values())
+    assert dev[summary["best_at"]["step"]] == max(dev.values())
+    # The saved model, loaded on its own, has that score: nothing was lost on the way.
+    from diffaug.data.readers import read_scored_pairs
+    from diffaug.training.scoring import spearman
+
+    pairs = read_scored_pairs(make_recipe().data.dev)  # type: ignore[arg-type]
+    assert spearman(Embedder.from_pretrained(result.model), pairs) == pytest.approx(max(dev.values()), abs=1e-3)
+
+
+def test_stage_1_leaves_the_backbone_alone_and_stage_2_does_not(
+    make_recipe: Callable[..., Recipe], tiny_bert: Path, tmp_path: Path
+) -> None:
+    source = load_file(tiny_bert / "model.safetensors")
+    only_first = make_recipe("sup", stage2={"steps": 1, "learning_rate": 0.0})
+    frozen = load_file(train(only_first, tmp_path / "a", quiet=True).model / "model.safetensors")
+    assert all(torch.equal(frozen[f"backbone.{k}"], v) for k, v in source.items() if f"backbone.{k}" in frozen)
+    trained = load_file(train(make_recipe("sup"), tmp_path / "b", quiet=True).model / "model.safetensors")
+    assert any(not torch.equal(trained[f"backbone.{k}"], v) for k, v in source.items() if f"backbone.{k}" in trained)
+
+
+def test_without_dev_data_alignment_and_uniformity_choose(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    result = train(make_recipe("sup", data={"dev": None, "test": None}), tmp_path / "run", quiet=True)
+    assert set(result.scores) == {"alignment", "uniformity"}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    sums = {x["step"]: x["alignment"] + x["uniformity"] for x in lines if x["stage"] == 2 and "alignment" in x}
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["best_at"]["step"] == min(sums, key=sums.__getitem__)
+
+
+def test_automatic_stage_1_says_why_it_ended(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = make_recipe("sup", stage1={"steps": "auto", "max_steps": 6})
+    result = train(recipe, tmp_path / "run", quiet=True)
+    assert result.stage1_end == "after 6 steps: the most it may take (stage1.max_steps)"
+
+
+def test_patience_ends_stage_2(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = make_recipe("sup", stage2={"steps": 40, "learning_rate": 0.0}, loop={"eval_every": 2, "patience": 2})
+    train(recipe, tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert max(line["step"] for line in lines if line["stage"] == 2) == 6  # the first is best, two more are not
+
+
+def test_a_loss_that_is_no_number_stops_the_run(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = make_recipe("sup", stage2={"steps": 40, "learning_rate": 1e30}, loop={"clip": None, "eval_every": 10})
+    with pytest.raises(DiffaugError, match="not a finite number"):
+        train(recipe, tmp_path / "run", quiet=True)
+
+
+def test_collapsed_embeddings_stop_the_run(
+    make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffaug.training.scoring.anisotropy", lambda vectors: torch.tensor(0.9995))
+    with pytest.raises(DiffaugError, match="collapsed"):
+        train(make_recipe("sup"), tmp_path / "run", quiet=True)
+
+
+def test_accumulated_batches_add_up(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = make_recipe("sup", loop={"accumulate": 2}, stage2={"steps": None, "epochs": 1.0, "batch_size": 8})
+    train(recipe, tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    # 40 triplets make 5 batches of 8, two for each step.
+    assert max(line["step"] for line in lines if line["stage"] == 2) == 2
+
+
+def test_missing_data_is_named(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    with pytest.raises(DiffaugError, match=r"needs data.unlabelled .*--set data.unlabelled=FILE"):
+        train(make_recipe("semi", data={"unlabelled": None}), tmp_path / "a", quiet=True)
+    with pytest.raises(DiffaugError, match=r"needs data.nli"):
+        train(make_recipe("semi", data={"nli": None}), tmp_path / "b", quiet=True)
+
+
+def test_few_labels_are_drawn(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    for labels, pairs in ((0.5, 40), (10, 20)):
+        from diffaug.data.corpus import Corpus
+        from diffaug.methods import method_class
+        from diffaug.models.backbone import load_backbone
+
+        recipe = make_recipe("sup", data={"labels": labels})
+        method = method_class("diffaug").build(recipe, *load_backbone(recipe.model.backbone))
+        assert len(Corpus(recipe.data, method.collator).nli_pairs()) == pairs
+
+
+def test_labelled_pairs_can_take_the_place_of_triplets(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    rows = ["premise\thypothesis\tlabel"]
+    for i in range(12):
+        for label in ("entailment", "neutral", "contradiction"):
+            rows.append(f"The dog number {i} runs\tHypothesis {label} {i}\t{label}")
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
+    for setting in ("semi", "sup"):
+        recipe = make_recipe(setting, data={"nli": str(tmp_path / "pairs.tsv")})
+        assert train(recipe, tmp_path / setting, quiet=True).scores
+
+
+def test_two_processes_train_as_one(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    """`torchrun` with two processes ends with the weights of one process on the whole batches (dropout off)."""
+    from transformers import AutoConfig
+
+    from diffaug.models.backbone import load_backbone
+
+    recipe = make_recipe("semi-aux", model={"prefix_dropout": 0.0}, stage1={"steps": 3}, stage2={"steps": 3})
+    quiet_backbone = tmp_path / "backbone"
+    backbone, tokenizer = load_backbone(recipe.model.backbone)
+    config = AutoConfig.from_pretrained(recipe.model.backbone)
+    backbone.config.hidden_dropout_prob = backbone.config.attention_probs_dropout_prob = 0.0
+    assert config.hidden_dropout_prob > 0
+    backbone.save_pretrained(quiet_backbone)
+    tokenizer.save_pretrained(quiet_backbone)
+    values: dict[str, Any] = recipe.to_dict()
+    values["model"]["backbone"] = str(quiet_backbone)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    one = train(values, tmp_path / "one", quiet=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "diffaug"]
+    arguments = ["train", "--recipe", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "two"), "--quiet"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    first, second = (
+        load_file(one.model / "model.safetensors"),
+        load_file(tmp_path / "two" / "best" / "model.safetensors"),
+    )
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-5)

@@ -1,0 +1,86 @@
+"""A whole training run on a tiny model and a handful of sentences, in a second or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffaug.config import Recipe, recipe_from_dict
+
+_ANIMALS = ["dog", "cat", "horse", "bird", "cow", "fox", "goat", "mouse"]
+_PLACES = ["park", "house", "garden", "street", "room"]
+
+
+@pytest.fixture(scope="session")
+def data_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Triplets, sentences and scored pairs, as files."""
+    folder = tmp_path_factory.mktemp("data")
+    triplets, sentences, pairs = ["sent0,sent1,hard_neg"], [], []
+    for i, animal in enumerate(_ANIMALS):
+        for j, place in enumerate(_PLACES):
+            triplets.append(
+                f"A {animal} runs through the {place}.,The {animal} is moving,A {animal} sleeps in the {place}"
+            )
+            sentences.append(f"Nobody knew why the {animal} left the {place}{'.' * (j % 2)}" + " today" * (i % 3))
+            pairs.append(f"{(i + j) % 6}\tThe {animal} likes the {place}.\tA {_ANIMALS[(i + j) % 8]} is in the {place}")
+    files = {"nli": "triplets.csv", "unlabelled": "sentences.txt", "dev": "dev.tsv"}
+    for name, lines in (("nli", triplets), ("unlabelled", sentences), ("dev", pairs)):
+        (folder / files[name]).write_text("\n".join(lines) + "\n", "utf-8")
+    return {name: str(folder / file) for name, file in files.items()}
+
+
+@pytest.fixture
+def make_recipe(tiny_bert: Path, data_files: dict[str, str]) -> Callable[..., Recipe]:
+    """A recipe of few steps for a setting (sup, semi or semi-aux); keywords change groups of settings."""
+
+    def make(setting: str = "sup", **groups: dict[str, Any]) -> Recipe:
+        values: dict[str, Any] = {
+            "name": f"tiny-{setting}",
+            "method": "diffaug",
+            "model": {"backbone": str(tiny_bert), "prefix_length": 3},
+            "data": {**data_files, "test": data_files["dev"], "max_length": 16},
+            "stage1": {"steps": 4, "batch_size": 8, "learning_rate": 1e-2},
+            "stage2": {
+                "objective": "triplets" if setting == "sup" else "unlabelled",
+                "steps": 4,
+                "batch_size": 8,
+                "learning_rate": 1e-3,
+                "aux_weight": 0.1 if setting == "semi-aux" else 0.0,
+                "aux_batch_size": 6,
+            },
+            "loop": {"eval_every": 2},
+        }
+        for group, changes in groups.items():
+            values.setdefault(group, {}).update(changes)
+        return recipe_from_dict(values)
+
+    return make
+
+
+@pytest.fixture
+def tiny_run(make_recipe: Callable[..., Recipe]) -> Callable[..., Any]:
+    """A method with its stages and data, ready for a step, dropout off."""
+    import torch
+
+    from diffaug.data.corpus import Corpus
+    from diffaug.data.streams import Stream
+    from diffaug.methods import method_class
+    from diffaug.models.backbone import load_backbone
+
+    def build(setting: str, **groups: dict[str, Any]) -> Any:
+        recipe = make_recipe(setting, **groups)
+        torch.manual_seed(0)
+        method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone)).eval()
+        stages = method.stages(Corpus(recipe.data, method.collator))
+
+        def inputs(number: int, rank: int = 0, world: int = 1, index: int = 0) -> Any:
+            stage = stages[number - 1]
+            streams = {name: Stream(e, size, 0, rank, world) for name, (e, size) in stage.streams.items()}
+            return stage, method.collate(stage, {name: stream.batch(index) for name, stream in streams.items()})
+
+        return method, inputs
+
+    return build
