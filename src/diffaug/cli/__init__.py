@@ -7,7 +7,7 @@ import sys
 import typer
 
 from diffaug import __version__
-from diffaug.cli import embed
+from diffaug.cli import data, embed, evaluate, train
 from diffaug.errors import DiffaugError
 
 app = typer.Typer(
@@ -18,6 +18,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 embed.register(app)
+data.register(app)
+train.register(app)
+evaluate.register(app)
 
 
 def _version(show: bool) -> None:

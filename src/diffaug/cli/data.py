@@ -1,0 +1,63 @@
+"""`diffaug data`: look at data before training on it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from diffaug.errors import DiffaugError
+
+_KINDS = {
+    "sentences": "SENTENCES",
+    "triplets": "TRIPLETS",
+    "labelled": "LABELLED_PAIRS",
+    "scored": "SCORED_PAIRS",
+}
+
+data_app = typer.Typer(help="Look at data and get it.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group of commands to ``app``."""
+    data_app.command()(check)
+    app.add_typer(data_app, name="data")
+
+
+def check(
+    file: Annotated[
+        str, typer.Argument(help="A .txt, .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, hub:... or sample:...")
+    ],
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            "-c",
+            metavar="ROLE=NAME",
+            help="Which column is what, as in sentence=body; in a file without header a number, from 1.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help=f"What it should be: {', '.join(_KINDS)}; left out, it is recognised.")
+    ] = None,
+) -> None:
+    """Explain what a file holds and what it can be used for. The exit code is 1 if it cannot be used."""
+    from diffaug.data.check import check as check_data
+    from diffaug.data.layout import Kind
+
+    if kind is not None and kind not in _KINDS:
+        raise DiffaugError(f"there is no kind {kind!r}; there are {', '.join(_KINDS)}")
+    report = check_data(file, _columns(column), None if kind is None else Kind[_KINDS[kind]])
+    typer.echo(str(report))
+    if not report.usable:
+        raise typer.Exit(1)
+
+
+def _columns(options: list[str] | None) -> dict[str, str | int] | None:
+    columns: dict[str, str | int] = {}
+    for option in options or ():
+        role, equals, name = option.partition("=")
+        if not (equals and role and name):
+            raise DiffaugError(f"--column {option!r} is not of the form ROLE=NAME")
+        columns[role] = name
+    return columns or None

@@ -1,0 +1,99 @@
+"""The labels of sentence pairs, and the many ways in which files write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import Enum
+from numbers import Real
+
+from diffaug.data.problems import quoted
+from diffaug.errors import DiffaugError
+
+
+class Label(str, Enum):
+    """What a premise says about a hypothesis. Files with two labels have only the first and the last."""
+
+    ENTAILMENT = "entailment"
+    NEUTRAL = "neutral"
+    CONTRADICTION = "contradiction"
+    NOT_ENTAILMENT = "not_entailment"
+
+
+_WORDS = {
+    "entailment": Label.ENTAILMENT,
+    "entails": Label.ENTAILMENT,
+    "entailed": Label.ENTAILMENT,
+    "e": Label.ENTAILMENT,
+    "neutral": Label.NEUTRAL,
+    "n": Label.NEUTRAL,
+    "contradiction": Label.CONTRADICTION,
+    "contradicts": Label.CONTRADICTION,
+    "contradictory": Label.CONTRADICTION,
+    "c": Label.CONTRADICTION,
+    "not_entailment": Label.NOT_ENTAILMENT,
+    "non_entailment": Label.NOT_ENTAILMENT,
+    "not_entailed": Label.NOT_ENTAILMENT,
+    "no_entailment": Label.NOT_ENTAILMENT,
+    "not": Label.NOT_ENTAILMENT,
+    "true": Label.ENTAILMENT,
+    "false": Label.NOT_ENTAILMENT,
+}
+# Numbers mean one thing in files with two labels and another in files with three, where the order is SNLI's.
+_TWO = {1: Label.ENTAILMENT, 0: Label.NOT_ENTAILMENT}
+_THREE = {0: Label.ENTAILMENT, 1: Label.NEUTRAL, 2: Label.CONTRADICTION}
+
+KNOWN_LABELS = "entailment, neutral, contradiction (or 0, 1, 2), or entailment, not_entailment (or 1, 0)"
+
+
+def parse_label(value: object) -> Label | int | None:
+    """The label in a cell; a number from 0 to 2 if only the whole file can tell what it means; None if unknown."""
+    if isinstance(value, str):
+        word = value.strip().casefold()
+        if word in ("0", "1", "2"):
+            return int(word)
+        return _WORDS.get(word.replace(" ", "_").replace("-", "_"))
+    if isinstance(value, bool):
+        return Label.ENTAILMENT if value else Label.NOT_ENTAILMENT
+    if isinstance(value, Real) and value in (0, 1, 2):
+        return int(float(value))
+    return None
+
+
+def code_meanings(codes: set[int]) -> dict[int, Label]:
+    """What the numbers of a file mean: three labels if a 2 occurs, else two."""
+    return _THREE if 2 in codes else _TWO
+
+
+def label_mapping(labels: Mapping[str | int, str]) -> dict[str, Label]:
+    """A user's own names for the labels, as cells spell them, ready to be looked up with `label_key`."""
+    parsed = {}
+    for name, meaning in labels.items():
+        label = parse_label(meaning)
+        if not isinstance(label, Label):
+            raise DiffaugError(
+                f"the label {quoted(name)} cannot mean {quoted(meaning)}; a label is one of "
+                f"{', '.join(label.value for label in Label)}"
+            )
+        parsed[label_key(name)] = label
+    return parsed
+
+
+def label_key(value: object) -> str:
+    """How a cell's label is looked up in a user's mapping: 1, 1.0, ``1`` and `` 1`` are the same."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip().casefold()
+
+
+def parse_score(value: object) -> float | None:
+    """The number in a cell, or None if it holds none, or one without a place on a scale (nan, inf)."""
+    if isinstance(value, bool) or not isinstance(value, (str, Real)):
+        return None
+    if isinstance(value, str) and "_" in value:  # Python reads 1_000 as a number; people do not
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,184 @@
+"""Readers: from a file, a data set on the hub or Python objects to typed columns.
+
+Every reader takes the same arguments. ``source`` is a file (.txt, .csv, .tsv, .jsonl, each also .gz and .xz, or
+.parquet), ``hub:owner/name/config/split``, ``sample:name`` for the data that comes with the package, or an iterable of
+rows: tuples, mappings, or strings. ``columns`` says which column is what when the names are not the usual ones.
+``on_bad`` decides about rows that cannot be used: ``"error"`` stops with the file and line, ``"skip"`` skips, counts
+and logs them, and a function gets every `Problem` (a `ProblemCount` adds them up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from diffaug.data.formats import Source, open_table
+from diffaug.data.labels import KNOWN_LABELS, Label, code_meanings, label_key, label_mapping, parse_label, parse_score
+from diffaug.data.layout import Columns, Kind, Layout, LayoutError, find_layout
+from diffaug.data.problems import OnBad, Problem, Reporter, quoted
+from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets
+from diffaug.data.tables import MISSING, Table
+from diffaug.errors import DiffaugError
+
+LabelNames = Mapping[str | int, str]
+"""A user's mapping from what a file writes to entailment, neutral, contradiction or not_entailment."""
+
+
+def read_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> list[str]:
+    """Unlabelled sentences: the lines of a text file, or the column ``sentence`` or ``text``."""
+    with opened(source, on_bad) as (table, reporter):
+        return sentences(table, find_layout(table, Kind.SENTENCES, columns), reporter)
+
+
+def read_triplets(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Triplets:
+    """Triplets from the columns ``sent0, sent1, hard_neg``, or ``anchor, positive, negative`` and the like."""
+    with opened(source, on_bad) as (table, reporter):
+        return triplets(table, find_layout(table, Kind.TRIPLETS, columns), reporter)
+
+
+def read_labelled_pairs(
+    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", labels: LabelNames | None = None
+) -> LabelledPairs:
+    """Pairs from the columns ``premise, hypothesis, label``.
+
+    Labels are words, or numbers: 0, 1, 2 for entailment, neutral, contradiction if a 2 occurs in the data, else 1 and
+    0 for entailment or not. ``labels`` says otherwise, for instance ``{"0": "entailment", "1": "not_entailment"}``.
+    """
+    with opened(source, on_bad) as (table, reporter):
+        return labelled_pairs(table, find_layout(table, Kind.LABELLED_PAIRS, columns), reporter, labels)
+
+
+def read_scored_pairs(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> ScoredPairs:
+    """Pairs from the columns ``sentence1, sentence2, score``, or from ``score<TAB>sentence<TAB>sentence``."""
+    with opened(source, on_bad) as (table, reporter):
+        return scored_pairs(table, find_layout(table, Kind.SCORED_PAIRS, columns), reporter)
+
+
+def read_nli(
+    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", labels: LabelNames | None = None
+) -> Triplets | LabelledPairs:
+    """Triplets or labelled pairs, whichever of the two the source holds."""
+    with opened(source, on_bad) as (table, reporter):
+        try:
+            layout = find_layout(table, Kind.TRIPLETS, columns)
+        except LayoutError as not_triplets:
+            try:
+                layout = find_layout(table, Kind.LABELLED_PAIRS, columns)
+            except LayoutError as not_pairs:
+                raise LayoutError(
+                    f"{table.name} holds neither triplets nor labelled pairs; as triplets: {not_triplets}; as labelled "
+                    f"pairs: {not_pairs}",
+                    not_triplets.missing,
+                ) from None
+            return labelled_pairs(table, layout, reporter, labels)
+        return triplets(table, layout, reporter)
+
+
+@contextmanager
+def opened(source: Source, on_bad: OnBad) -> Iterator[tuple[Table, Reporter]]:
+    """A table that holds at least one row, and where to send its problems."""
+    reporter = Reporter(on_bad)
+    with open_table(source, reporter) as table:
+        if not table.head():
+            if not reporter.count:
+                raise DiffaugError(f"{table.name} is empty")
+            reporter.conclude(table.name, kept=0)
+        yield table, reporter
+
+
+def sentences(table: Table, layout: Layout, reporter: Reporter) -> list[str]:
+    """Read the rest of an open table as sentences; likewise the functions below."""
+    found = [texts[0] for _, texts, _ in _rows(table, layout, reporter)]
+    reporter.conclude(table.name, len(found))
+    return found
+
+
+def triplets(table: Table, layout: Layout, reporter: Reporter) -> Triplets:
+    found = Triplets([], [], [])
+    for _, (anchor, positive, negative), _ in _rows(table, layout, reporter):
+        found.anchors.append(anchor)
+        found.positives.append(positive)
+        found.negatives.append(negative)
+    reporter.conclude(table.name, len(found))
+    return found
+
+
+def labelled_pairs(table: Table, layout: Layout, reporter: Reporter, labels: LabelNames | None = None) -> LabelledPairs:
+    given = None if labels is None else label_mapping(labels)
+    known = KNOWN_LABELS if given is None else ", ".join(given)
+    premises, hypotheses, parsed = [], [], list[Label | int]()
+    for number, (premise, hypothesis), cell in _rows(table, layout, reporter):
+        label = parse_label(cell) if given is None else given.get(label_key(cell))
+        if label is None:
+            detail = f"the label {quoted(cell)} is unknown; known are {known}"
+            reporter(Problem(table.name, table.unit, number, "unknown label", detail))
+        elif parsed and isinstance(label, Label) != isinstance(parsed[0], Label):
+            detail = f"the label {quoted(cell)} does not go with the first one: words and numbers are mixed"
+            reporter(Problem(table.name, table.unit, number, "unknown label", detail))
+        else:
+            premises.append(premise)
+            hypotheses.append(hypothesis)
+            parsed.append(label)
+    reporter.conclude(table.name, len(parsed))
+    meanings = code_meanings({label for label in parsed if isinstance(label, int)})
+    return LabelledPairs(
+        premises, hypotheses, [label if isinstance(label, Label) else meanings[label] for label in parsed]
+    )
+
+
+def scored_pairs(table: Table, layout: Layout, reporter: Reporter) -> ScoredPairs:
+    found = ScoredPairs([], [], [])
+    for number, (first, second), cell in _rows(table, layout, reporter):
+        score = parse_score(cell)
+        if score is None:
+            detail = f"the score {quoted(cell)} is not a number"
+            reporter(Problem(table.name, table.unit, number, "score that is no number", detail))
+            continue
+        found.first.append(first)
+        found.second.append(second)
+        found.scores.append(score)
+    reporter.conclude(table.name, len(found))
+    return found
+
+
+def _rows(table: Table, layout: Layout, reporter: Reporter) -> Iterator[tuple[int, list[str], object]]:
+    """Each usable row's number, its sentences, and the cell with its label or score where the kind has one."""
+    rows = table.rows
+    if layout.header:
+        next(rows)
+    places = list(zip(layout.at, layout.titles, strict=True))
+    mark = None
+    if layout.kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS):
+        mark = places.pop()[0]
+    width = layout.width
+    for number, cells in rows:
+        if width is not None and len(cells) != width:
+            reporter(Problem(table.name, table.unit, number, "wrong number of columns", _ragged(table, cells, width)))
+            continue
+        texts = []
+        for place, title in places:
+            text = cells[place]
+            if not isinstance(text, str):
+                what = "is missing" if text is MISSING or text is None else f"is no text: {quoted(text)}"
+                reporter(Problem(table.name, table.unit, number, "no text", f"{title} {what}"))
+                break
+            text = text.strip()
+            if not text:
+                reporter(Problem(table.name, table.unit, number, "empty sentence", f"{title} is empty"))
+                break
+            if "\0" in text:
+                reporter(Problem(table.name, table.unit, number, "NUL byte", f"{title} holds a NUL character"))
+                break
+            texts.append(text)
+        else:
+            yield number, texts, None if mark is None else cells[mark]
+
+
+def _ragged(table: Table, cells: object, width: int) -> str:
+    count = len(cells)  # type: ignore[arg-type]
+    detail = f"{count} column{'s' if count != 1 else ''} where {width} {'are' if width != 1 else 'is'} expected"
+    if table.separator == "," and count > width:
+        detail += "; a sentence that holds a comma must be in quotes"
+    elif table.separator == "\t" and count > width:
+        detail += "; a sentence must not hold a tab"
+    return detail
