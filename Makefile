@@ -20,8 +20,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
-quickstart: $(READY)  ## see it work
-	$(BIN)/diffaug search examples/sentences.txt "stocks lost value" "an animal outdoors" -k 3
+quickstart: $(READY)  ## train on the embedded data, show before and after
+	rm -rf runs/quickstart
+	$(BIN)/diffaug train --recipe quickstart --out runs/quickstart
+	$(BIN)/diffaug search --model runs/quickstart/best src/diffaug/assets/sample/sentences.txt \
+		"stocks lost value" "an animal outdoors" -k 3
 
 test: $(READY)   ## run the tests
 	$(BIN)/pytest
