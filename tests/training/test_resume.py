@@ -197,3 +197,11 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
     (folder / "state.safetensors").write_bytes(b"abc")
     with pytest.raises(DiffaugError, match="no whole checkpoint"):
         Checkpoint(folder)
+
+
+def test_what_a_cut_off_first_write_leaves_is_no_obstacle(recipe: Recipe, reference: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    (folder / ".recipe.abc.yaml").write_text("half")
+    train(recipe, folder, resume=True, quiet=True)
+    assert_same_result(folder, reference)

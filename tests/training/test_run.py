@@ -131,6 +131,7 @@ def test_missing_data_is_named(make_recipe: Callable[..., Recipe], tmp_path: Pat
         train(make_recipe("semi", data={"unlabelled": None}), tmp_path / "a", quiet=True)
     with pytest.raises(DiffaugError, match=r"needs data.nli"):
         train(make_recipe("semi", data={"nli": None}), tmp_path / "b", quiet=True)
+    assert not (tmp_path / "a").exists(), "a run that never began can be started again in the same folder"
 
 
 def test_few_labels_are_drawn(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
@@ -183,3 +184,36 @@ def test_two_processes_train_as_one(make_recipe: Callable[..., Recipe], tmp_path
     )
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-5)
+
+
+def test_bf16_trains_on_a_cpu_and_fp16_is_refused(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    result = train(make_recipe("semi-aux", loop={"precision": "bf16"}), tmp_path / "a", quiet=True)
+    assert np.isfinite(result.scores["dev"])
+    saved = load_file(result.model / "model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+    with pytest.raises(DiffaugError, match="fp16 needs a GPU"):
+        train(make_recipe("sup", loop={"precision": "fp16"}), tmp_path / "b", quiet=True)
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_gradient_cache_trains_in_the_loop(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    scores = []
+    for name, cache in (("plain", None), ("cached", 5)):
+        recipe = make_recipe("semi", stage2={"gradient_cache": cache, "steps": 2}, model={"prefix_dropout": 0.0})
+        train(recipe, tmp_path / name, quiet=True)
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        scores.append([line["loss"] for line in lines if line["stage"] == 1 and "loss" in line])
+    assert scores[0] == scores[1], "stage 1 does not know of it"
+
+
+def test_tensorboard_gets_the_same_numbers(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(make_recipe("sup", loop={"trackers": ["tensorboard"]}), tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    (events,) = {path.parent for path in (tmp_path / "run").rglob("events.out.tfevents*")}
+    accumulator = EventAccumulator(str(events))
+    accumulator.Reload()
+    seen = {(e.step, round(e.value, 4)) for e in accumulator.Scalars("stage2/dev")}
+    assert seen == {(line["step"], round(line["dev"], 4)) for line in lines if "dev" in line}

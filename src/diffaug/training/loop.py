@@ -24,6 +24,7 @@ from diffaug.training.cached import GradientCache
 from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
 from diffaug.training.distributed import any_process, average_gradients
 from diffaug.training.optim import build_optimizer, set_learning_rates, trainable
+from diffaug.training.precision import Precision
 from diffaug.training.readiness import Readiness
 from diffaug.training.scoring import Scorer, Scores
 from diffaug.training.signals import StopRequest
@@ -50,7 +51,8 @@ class Loop:
         stages: as the method planned them.
         scorer: evaluates.
         tracker: records.
-        accelerator: device, precision, processes.
+        accelerator: device and processes.
+        precision: in how many bits.
         folder: of the run.
         save_best: writes the best model's weights and scores.
         stop: becomes true when the run should end.
@@ -64,6 +66,7 @@ class Loop:
         scorer: Scorer,
         tracker: Tracker,
         accelerator: Accelerator,
+        precision: Precision,
         folder: Path,
         save_best: Callable[[dict[str, Tensor], dict[str, float]], None],
         stop: StopRequest,
@@ -77,6 +80,7 @@ class Loop:
         self._folder = folder
         self._save_best = save_best
         self._stop = stop
+        self._precision = precision
         self._represent: Represent = method.encoder.represent
         if accelerator.device.type == "cpu":
             self._represent = by_length(self._represent)
@@ -110,10 +114,8 @@ class Loop:
             torch.manual_seed(self._recipe.seed * 100 + stage.number * 10 + rank)
         else:
             checkpoint.restore_optimizer(optimizer, names)
-            if accelerator.scaler is not None and progress.scaler:
-                accelerator.scaler.load_state_dict(progress.scaler)
+            self._precision.restore(progress.scaler)
             checkpoint.restore_random_state(accelerator.device)
-        prepared = accelerator.prepare_optimizer(optimizer)
         self._announce(stage, names, streams)
         readiness = Readiness(**progress.curves) if progress.curves else Readiness()
         if progress.step == 0 and stage.number == 1:
@@ -123,7 +125,7 @@ class Loop:
         with self._tracker.bar(f"stage {stage.number}", stage.steps, progress.step) as show:
             while progress.step < stage.steps:
                 factor = set_learning_rates(optimizer, stage, progress.step)
-                losses = self._step(stage, streams, prepared, list(names.values()))
+                losses = self._step(stage, streams, optimizer, list(names.values()))
                 progress.step += 1
                 last = progress.step == stage.steps
                 evaluate = last or progress.step % self._recipe.loop.eval_every == 0
@@ -143,27 +145,24 @@ class Loop:
         self, stage: Stage, streams: dict[str, Stream], optimizer: Optimizer, parameters: list[nn.Parameter]
     ) -> dict[str, Tensor]:
         """One optimiser step; returns its losses, still on the device."""
-        accelerator, accumulate = self._accelerator, self._recipe.loop.accumulate
+        accumulate = self._recipe.loop.accumulate
         sums: dict[str, Tensor] = {}
         for part in range(accumulate):
             index = self.progress.step * accumulate + part
             batches = {name: stream.batch(index) for name, stream in streams.items()}
-            inputs = self._method.collate(stage, batches).to(accelerator.device)
+            inputs = self._method.collate(stage, batches).to(self._accelerator.device)
             represent, cache = self._represent, None
             if stage.gradient_cache is not None:
-                represent = cache = GradientCache(represent, stage.gradient_cache, accelerator.autocast)
-            with accelerator.autocast():
+                represent = cache = GradientCache(represent, stage.gradient_cache, self._precision.autocast)
+            with self._precision.autocast():
                 losses = self._method.losses(stage, inputs, represent)
-            accelerator.backward(losses["loss"] / accumulate)
+            self._precision.backward(losses["loss"] / accumulate)
             if cache is not None:
                 cache.backward()
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0) + value.detach() / accumulate
         average_gradients(parameters)
-        if self._recipe.loop.clip is not None:
-            accelerator.clip_grad_norm_(parameters, self._recipe.loop.clip)
-        optimizer.step()
-        optimizer.zero_grad()
+        self._precision.step(optimizer, parameters, self._recipe.loop.clip)
         return sums
 
     def _log_losses(self, stage: Stage, losses: dict[str, Tensor], factor: float) -> float:
@@ -234,8 +233,7 @@ class Loop:
     def _save(self, optimizer: Optimizer, names: dict[str, nn.Parameter]) -> None:
         """The best model first, then the state: a state never speaks of a best model that is not there."""
         self._write_best()
-        scaler = self._accelerator.scaler
-        self.progress.scaler = {} if scaler is None else scaler.state_dict()
+        self.progress.scaler = self._precision.state()
         self.progress.metrics_bytes = self._tracker.tell()
         device, main = self._accelerator.device, self._accelerator.is_main_process
         save_checkpoint(self._folder / "checkpoints", self.progress, self._method, optimizer, names, device, main)

@@ -31,6 +31,7 @@ from diffaug.models.config import Provenance
 from diffaug.models.saved import save_model
 from diffaug.training.checkpoint import Checkpoint, checkpoints
 from diffaug.training.loop import Loop
+from diffaug.training.precision import Precision
 from diffaug.training.scoring import Scorer, spearman
 from diffaug.training.signals import stop_on_signals
 from diffaug.training.tracking import Tracker
@@ -85,15 +86,13 @@ def train(
     accelerator = Accelerator(
         # Without this, processes that torchrun starts on machines without a GPU do not find each other.
         cpu=default_device() == "cpu",
-        mixed_precision=_precision(recipe),
+        mixed_precision="no",  # see diffaug.training.precision
         log_with=recipe.loop.trackers or None,
         project_dir=str(folder),
     )
+    precision = Precision(recipe.loop.precision, accelerator.device)
     if accelerator.is_main_process:
-        _prepare_folder(folder, recipe, resume)
-    accelerator.wait_for_everyone()
-    if recipe.loop.trackers:
-        accelerator.init_trackers("tracking")
+        _check_folder(folder, recipe, resume)
     tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
 
     torch.manual_seed(recipe.seed)
@@ -115,8 +114,15 @@ def train(
     checkpoint = Checkpoint(found[-1]) if found else None
     if checkpoint is not None:
         tracker.say(f"resuming at stage {checkpoint.progress.stage}, step {checkpoint.progress.step}")
+    # Only now, with model and data in order, does the run leave its first trace.
+    if accelerator.is_main_process:
+        with atomic_file(folder / "recipe.yaml") as temporary:
+            temporary.write_text(recipe.to_yaml(), "utf-8")
+    accelerator.wait_for_everyone()
+    if recipe.loop.trackers:
+        accelerator.init_trackers("tracking")
     with stop_on_signals() as stop:
-        loop = Loop(recipe, method, stages, scorer, tracker, accelerator, folder, save_best, stop)
+        loop = Loop(recipe, method, stages, scorer, tracker, accelerator, precision, folder, save_best, stop)
         loop.run(checkpoint)
     if recipe.loop.trackers:
         accelerator.end_training()
@@ -138,21 +144,12 @@ def train(
     return result
 
 
-def _precision(recipe: Recipe) -> str:
-    wanted = recipe.loop.precision
-    if wanted == "auto":
-        wanted = "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
-    if wanted == "fp16" and not torch.cuda.is_available():
-        raise DiffaugError("loop.precision=fp16 needs a GPU; use bf16 or fp32 here")
-    return {"fp32": "no"}.get(wanted, wanted)
-
-
-def _prepare_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Make the folder and its recipe.yaml, or see that they belong to this run."""
+def _check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """See that the folder is free, or belongs to the run that is to go on; sweep up what a cut-off write left."""
     kept = folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise DiffaugError(f"{folder} is a file; a run needs a folder")
-    occupied = folder.exists() and any(folder.iterdir())
+    occupied = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
     if occupied and not resume:
         raise DiffaugError(f"{folder} holds something already; choose another folder, or go on with --resume")
     if occupied and not kept.is_file():
@@ -166,11 +163,8 @@ def _prepare_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
                 f"the run in {folder} has another recipe ({'; '.join(changed[:3])}); resume with the same settings, "
                 "or start in another folder"
             )
-        for leftover in (*folder.glob(".*"), *(folder / "checkpoints").glob(".*")):  # of a write that was cut off
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-        return
-    with atomic_file(kept) as temporary:
-        temporary.write_text(recipe.to_yaml(), "utf-8")
+    for leftover in (*folder.glob(".*"), *(folder / "checkpoints").glob(".*")):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
