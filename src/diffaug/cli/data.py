@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from diffaug.cli import sources
 from diffaug.errors import DiffaugError
 
 _KINDS = {
@@ -21,6 +22,7 @@ data_app = typer.Typer(help="Look at data and get it.", no_args_is_help=True)
 def register(app: typer.Typer) -> None:
     """Add this group of commands to ``app``."""
     data_app.command()(check)
+    sources.register(data_app)
     app.add_typer(data_app, name="data")
 
 

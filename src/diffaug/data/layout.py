@@ -46,6 +46,7 @@ ROLES: dict[Kind, dict[str, tuple[str, ...]]] = {
         "score": ("score", "similarity_score", "relatedness_score", "similarity", "label"),
     },
 }
+_KNOWN_NAMES = {name for roles in ROLES.values() for names in roles.values() for name in names}
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,8 @@ def _by_content(table: Table, kind: Kind, head: list[Row]) -> Layout:
 def _refuse_doubtful_header(table: Table, kind: Kind, head: list[Row], rows: list[Sequence[object]]) -> None:
     """Raise if the first row of a file of text alone could be names that nobody knows, or the separator is another."""
     first = head[0][1]
-    if len(first) == 1 and _other_separator(table, [str(cells[0]) for cells in rows]):
+    has_known_name = any(_plain(str(cell)) in _KNOWN_NAMES for cell in first)
+    if has_known_name or (len(first) == 1 and _other_separator(table, [str(cells[0]) for cells in rows])):
         raise _unclear(table, kind, head)
     if _like_names(first) and not _mostly(_like_names, rows[1:]):
         roles, names = list(ROLES[kind]), [str(cell).strip() for cell in first]

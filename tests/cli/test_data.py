@@ -1,0 +1,49 @@
+"""`diffaug data check` from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from diffaug.cli import app
+from diffaug.errors import DiffaugError
+
+runner = CliRunner()
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("sentences", "unlabelled"), ("triplets", "nli"), ("dev", "dev"), ("test", "test")]
+)
+def test_check_of_the_sample_data(name: str, key: str) -> None:
+    result = runner.invoke(app, ["data", "check", f"sample:{name}"])
+    assert result.exit_code == 0, result.output
+    assert f"--set data.{key}=sample:{name}" in result.output
+    assert "problems" not in result.output
+
+
+def test_an_unusable_file_is_explained_and_fails(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("sent0,sent1\nA dog runs.,An animal runs.\n")
+    result = runner.invoke(app, ["data", "check", str(path)])
+    assert result.exit_code == 1
+    assert "looks like triplets, but" in result.output
+    assert runner.invoke(app, ["data", "check", str(tmp_path / "nowhere.txt")]).exit_code == 1
+
+
+def test_columns_and_kind(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("news\t4.5\tA dog runs.\tA dog is running.\nweb\t1\tIt rains.\tThe bank closed.\n")
+    options = ["-c", "score=2", "-c", "sentence1=3", "-c", "sentence2=4", "--kind", "scored"]
+    result = runner.invoke(app, ["data", "check", str(path), *options])
+    assert result.exit_code == 0, result.output
+    assert "scored pairs (by the column numbers given)" in result.output
+
+
+def test_options_that_make_no_sense() -> None:
+    result = runner.invoke(app, ["data", "check", "sample:dev", "-c", "score"])
+    assert isinstance(result.exception, DiffaugError)
+    assert "not of the form ROLE=NAME" in str(result.exception)
+    result = runner.invoke(app, ["data", "check", "sample:dev", "--kind", "pairs"])
+    assert "there are sentences, triplets, labelled, scored" in str(result.exception)

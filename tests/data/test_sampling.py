@@ -1,0 +1,75 @@
+"""Few-label draws: the right number, nested, in order, and the same for ever."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from diffaug.data.records import Triplets
+from diffaug.data.sampling import draw, draw_indices
+from diffaug.errors import DiffaugError
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_smaller_draws_lie_within_larger_ones(seed: int) -> None:
+    draws = [set(draw_indices(5_000, seed, fraction=fraction)) for fraction in (0.001, 0.01, 0.1, 0.5, 1.0)]
+    assert [len(chosen) for chosen in draws] == [5, 50, 500, 2_500, 5_000]
+    assert all(small < large for small, large in pairwise(draws))
+    assert draw_indices(5_000, seed, count=50) == draw_indices(5_000, seed, fraction=0.01)
+
+
+def test_draws_are_in_order_and_differ_by_seed() -> None:
+    draws = [draw_indices(1_000, seed, count=100) for seed in range(10)]
+    assert all(chosen == sorted(set(chosen)) for chosen in draws)
+    assert len({tuple(chosen) for chosen in draws}) == 10
+
+
+def test_every_row_is_drawn_equally_often() -> None:
+    times = [0] * 50
+    for seed in range(2_000):
+        for index in draw_indices(50, seed, fraction=0.2):
+            times[index] += 1
+    # 400 times expected; the standard deviation is 18.
+    assert all(320 < count < 480 for count in times)
+
+
+def test_a_draw_never_changes() -> None:
+    """Published numbers name a draw by its seed: these values must stay."""
+    assert draw_indices(20, seed=0, count=5) == [3, 5, 7, 12, 15]
+    assert draw_indices(20, seed=1, count=5) == [0, 8, 9, 13, 19]
+
+
+@pytest.mark.parametrize(("fraction", "rows"), [(0.01, 2_756), (0.1, 27_560)])
+def test_the_papers_sizes(fraction: float, rows: int) -> None:
+    assert len(draw_indices(275_601, seed=0, fraction=fraction)) == rows
+
+
+def test_at_least_one_row() -> None:
+    assert len(draw_indices(10, seed=0, fraction=0.001)) == 1
+
+
+def test_draw_keeps_rows_together() -> None:
+    triplets = Triplets([f"a{i}" for i in range(30)], [f"p{i}" for i in range(30)], [f"n{i}" for i in range(30)])
+    chosen = draw_indices(30, seed=3, count=7)
+    assert list(draw(triplets, 3, count=7)) == [(f"a{i}", f"p{i}", f"n{i}") for i in chosen]
+    assert draw(triplets.anchors, 3, count=7) == [f"a{i}" for i in chosen]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either a fraction or a count"),
+        ({"fraction": 0.1, "count": 3}, "either a fraction or a count"),
+        ({"fraction": 0.0}, "above 0 and at most 1, not 0.0"),
+        ({"fraction": 1.5}, "above 0 and at most 1, not 1.5"),
+        ({"fraction": float("nan")}, "above 0 and at most 1, not nan"),
+        ({"count": 0}, "cannot draw 0 rows out of 10"),
+        ({"count": 11}, "cannot draw 11 rows out of 10"),
+    ],
+)
+def test_impossible_draws(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(DiffaugError, match=message):
+        draw_indices(10, seed=0, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(DiffaugError, match="no rows to draw from"):
+        draw_indices(0, seed=0, fraction=0.5)
