@@ -95,16 +95,17 @@ def sentences() -> list[str]:
 @pytest.fixture(scope="session")
 def wordpiece() -> PreTrainedTokenizerBase:
     """A tokenizer like BERT's: lower case, word pieces, [CLS] and [SEP] around a text."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import normalizers, pre_tokenizers
     from transformers import BertTokenizer
 
-    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    trained.normalizer = normalizers.BertNormalizer(lowercase=True)
-    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # Short words whole, long ones in pieces. The library's trainer gives another vocabulary on every run.
+    text = normalizers.BertNormalizer(lowercase=True).normalize_str(" ".join(SENTENCES))
+    words = {word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)}
+    characters = sorted(set("".join(words)))
+    pieces = [*characters, *(f"##{c}" for c in characters), "##er", "##ing", "##tion", "##ll", "sent", "##ence"]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
-    trained.train_from_iterator(SENTENCES * 3, trainer)
-    return BertTokenizer(vocab=trained.get_vocab(), model_max_length=128)
+    entries = dict.fromkeys([*special, *pieces, *sorted(word for word in words if len(word) <= 6)])
+    return BertTokenizer(vocab={entry: i for i, entry in enumerate(entries)}, model_max_length=128)
 
 
 @pytest.fixture(scope="session")

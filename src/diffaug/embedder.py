@@ -254,7 +254,6 @@ class Embedder:
 
     @staticmethod
     def _search(documents: Vectors, queries: Vectors, k: int) -> list[list[Hit]]:
-        k = min(k, len(documents))
         found: list[list[Hit]] = []
         step = max(1, _SEARCH_BLOCK // max(1, len(documents)))
         for start in range(0, len(queries), step):

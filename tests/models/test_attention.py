@@ -274,6 +274,15 @@ def test_prefix_for_another_number_of_layers(tiny_bert: Path, sentences: list[st
         encoder(make_rows(collator, sentences, True, None))
 
 
+def test_gradient_checkpointing_is_found_out(tiny_bert: Path, sentences: list[str]) -> None:
+    """It runs the layers again, last one first, and would give them each other's vectors."""
+    encoder, collator = encoder_with_prefix(tiny_bert)
+    encoder.train().backbone.gradient_checkpointing_enable()
+    vectors = encoder(make_rows(collator, sentences, True, [0, 1]))
+    with pytest.raises(DiffaugError, match="asked for a prefix more than 3 times"):
+        vectors.sum().backward()
+
+
 def test_finish_counts_the_layers() -> None:
     states = PrefixStates(torch.zeros(2, 2, 1, 4, 3, 8))
     own = torch.zeros(5, 4, 7, 8)

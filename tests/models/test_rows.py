@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from diffaug.augment.prefix import FoldedPrefix
+from diffaug.data.collate import Collator
+from diffaug.models.attention import attention_shape
+from diffaug.models.backbone import load_backbone
+from diffaug.models.config import ModelConfig, PrefixConfig
+from diffaug.models.encoder import Encoder
+from diffaug.models.rows import Rows, join_rows
+
+TEMPLATE = "This sentence : ' {} ' means [MASK]."
+PREFIX = PrefixConfig(views=2, length=3)
+
+
+@pytest.mark.parametrize("with_prefix", [True, False])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
+@torch.no_grad()
+def test_joined_rows_give_what_they_give_alone(
+    tiny: Callable[[str], Path], sentences: list[str], family: str, with_prefix: bool
+) -> None:
+    backbone, tokenizer = load_backbone(str(tiny(family)))
+    config = ModelConfig("mask", TEMPLATE, prefix=PREFIX if with_prefix else None)
+    prefix = None
+    if with_prefix:
+        prefix = FoldedPrefix(PREFIX, attention_shape(backbone))
+        nn.init.normal_(prefix.blocks)
+    encoder, collator = Encoder(backbone, config, prefix).eval(), Collator(tokenizer, config)
+    ids, _ = collator.ids(sentences)
+    views = [i % 2 for i in range(len(ids))]
+    whole = collator.rows(ids, views)
+    bare = collator.bare_templates([len(row) for row in ids], views)
+    same_width = collator.rows([row[:3] for row in ids if len(row) >= 3], [0] * sum(len(row) >= 3 for row in ids))
+    for first, second in ((whole, bare), (bare, whole), (whole, whole), (bare, bare), (same_width, same_width)):
+        joined = join_rows(first, second)
+        assert len(joined) == len(first) + len(second)
+        assert (joined.attention_mask is None) == (first.attention_mask is second.attention_mask is None)
+        expected = torch.cat([encoder(first), encoder(second)])
+        assert torch.allclose(encoder(joined), expected, atol=1e-5)
+        assert torch.allclose(encoder(joined.part(2, 5)), expected[2:5], atol=1e-5)
+
+
+def test_joined_rows_without_views_and_template() -> None:
+    first, second = Rows(torch.ones(2, 3, dtype=torch.long)), Rows(torch.ones(1, 5, dtype=torch.long))
+    joined = join_rows(first, second)
+    assert joined.attention_mask is not None
+    assert joined.attention_mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    assert joined.pool_at is joined.gap is joined.views is None
+    assert join_rows(first, first).attention_mask is None
+
+
+def test_rows_move_together() -> None:
+    rows = Rows(torch.zeros(2, 3, dtype=torch.long), slot=4, views=torch.tensor([0, 1])).to("meta")
+    assert rows.input_ids.device.type == "meta"
+    assert rows.views is not None
+    assert rows.views.device.type == "meta"
+    assert rows.attention_mask is None
+    assert rows.slot == 4
+    assert len(rows) == 2
