@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
 from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
@@ -50,6 +50,17 @@ def test_byte_level_rows_are_the_filled_templates(
     texts = [with_final_stop(s) if final_stop else s for s in sentences]
     expected = byte_level([text.replace("[MASK]", "<mask>").format(s) for s in texts])["input_ids"]
     assert whole_rows(collator(byte_level, text, final_stop=final_stop), sentences) == expected
+
+
+def test_sentence_piece_rows_are_the_filled_templates(sentences: list[str]) -> None:
+    """XLM-RoBERTa's tokenizer marks every word's start, so that its template needs spaces around the slot."""
+    words = sorted({f"▁{word}" for word in " ".join(sentences).split() if len(word) <= 5})
+    characters = sorted({"▁", *"".join(sentences), *"This sentence : ' means."})
+    special = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    vocabulary = [*special, *((w, -2.0) for w in words), *((c, -5.0) for c in characters), ("<mask>", 0.0)]
+    tokenizer = XLMRobertaTokenizer(vocab=vocabulary)
+    expected = tokenizer([ROBERTA.replace("[MASK]", "<mask>").format(s) for s in sentences])["input_ids"]
+    assert whole_rows(collator(tokenizer, ROBERTA), sentences) == expected
 
 
 @pytest.mark.parametrize(
