@@ -9,6 +9,7 @@ import os
 import platform
 import random
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -20,8 +21,8 @@ SAMPLE = Path(__file__).parent.parent / "src" / "diffaug" / "assets" / "sample" 
 
 def read_sentences(path: Path, count: int, seed: int) -> list[str]:
     """``count`` distinct lines of a text file (plain, .gz or .xz), drawn at random from its first 200,000."""
-    opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
-    with opener(path, "rt", encoding="utf-8") as file:
+    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+    with openers.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
         lines = list(dict.fromkeys(line.strip() for line in islice(file, 200_000) if line.strip()))
     return random.Random(seed).sample(lines, min(count, len(lines)))
 

@@ -104,8 +104,8 @@ def main() -> None:
     }
     print(f"{len(sentences)} distinct sentences, {results['word_pieces']} word pieces, max difference {difference:.1e}")
     for name in ("distinct", "each_four_times"):
-        print(f"{name:18s} ours is {results[name]['ratio']:.2f}x as fast as sentence-transformers")  # type: ignore[index]
-    print(f"{'cold start':18s} ours takes {results['cold_start']['ratio']:.2f}x the time of sentence-transformers")  # type: ignore[index]
+        print(f"{name:18s} ours is {results[name]['ratio']:.2f}x as fast as sentence-transformers")
+    print(f"{'cold start':18s} ours takes {results['cold_start']['ratio']:.2f}x the time of sentence-transformers")
     if options.save:
         packages = ("diffaug", "torch", "transformers", "sentence-transformers")
         print("kept in", save("encode", results, packages).name)

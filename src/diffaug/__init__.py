@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from diffaug.config import load_recipe as load_recipe
     from diffaug.embedder import Embedder as Embedder
     from diffaug.errors import DiffaugError as DiffaugError
+    from diffaug.evaluation import evaluate as evaluate
     from diffaug.training.run import train as train
 
 __version__ = "0.1.0"
-__all__ = ["DiffaugError", "Embedder", "load_recipe", "train"]
+__all__ = ["DiffaugError", "Embedder", "evaluate", "load_recipe", "train"]
 
 _HOMES = {
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
+    "evaluate": "diffaug.evaluation",
     "load_recipe": "diffaug.config",
     "train": "diffaug.training.run",
 }

@@ -108,19 +108,21 @@ def test_training_form_is_left_as_it_was(tiny_bert: Path, sentences: list[str], 
 def test_saved_again_is_the_same(everything: Path, tmp_path: Path) -> None:
     Embedder.from_pretrained(everything).save(tmp_path / "again")
     assert sorted(p.name for p in everything.iterdir()) == sorted(p.name for p in (tmp_path / "again").iterdir())
-    for name in ("diffaug.json", "model.safetensors"):
+    for name in ("diffaug.json", "diffaug.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (everything / name).read_bytes()
 
 
 def test_one_folder_that_nobody_takes_for_a_plain_model(everything: Path) -> None:
     from sentence_transformers import SentenceTransformer
-    from transformers import AutoModel
+    from transformers import AutoModel, BertModel
 
     names = {path.name for path in everything.iterdir()}
-    assert names == {"diffaug.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert names == {"diffaug.json", "diffaug.safetensors", "tokenizer.json", "tokenizer_config.json"}
     for load in (AutoModel.from_pretrained, SentenceTransformer):
         with pytest.raises(ValueError, match="Unrecognized model"):
             load(str(everything))
+    with pytest.raises(OSError, match=r"model\.safetensors"):  # or it would make one up at random
+        BertModel.from_pretrained(str(everything))
 
 
 def test_weights_of_another_moment(tiny_bert: Path, sentences: list[str], tmp_path: Path) -> None:
@@ -137,9 +139,9 @@ def test_weights_of_another_moment(tiny_bert: Path, sentences: list[str], tmp_pa
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
-    weights = load_file(folder / "model.safetensors")
+    weights = load_file(folder / "diffaug.safetensors")
     change(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, folder / "diffaug.safetensors", metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize(
@@ -148,10 +150,10 @@ def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any
 def test_missing_and_misshapen_weights(copy: Path, key: str) -> None:
     name = key.removeprefix("backbone.")
     change_weights(copy, lambda weights: weights.update({key: torch.zeros(3, 5)}))
-    with pytest.raises(DiffaugError, match=rf"model\.safetensors: the checkpoint has the wrong shape for {name}"):
+    with pytest.raises(DiffaugError, match=rf"diffaug\.safetensors: the checkpoint has the wrong shape for {name}"):
         Embedder.from_pretrained(copy)
     change_weights(copy, lambda weights: weights.pop(key))
-    with pytest.raises(DiffaugError, match=rf"model\.safetensors: the checkpoint lacks {name}"):
+    with pytest.raises(DiffaugError, match=rf"diffaug\.safetensors: the checkpoint lacks {name}"):
         Embedder.from_pretrained(copy)
 
 
@@ -175,9 +177,9 @@ def test_prefix_and_head_without_a_place_for_them(copy: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 5, 1000, -1])
 def test_truncated_weights(copy: Path, size: int) -> None:
-    whole = (copy / "model.safetensors").read_bytes()
-    (copy / "model.safetensors").write_bytes(whole[:size])
-    with pytest.raises(DiffaugError, match=r"model\.safetensors is truncated or damaged"):
+    whole = (copy / "diffaug.safetensors").read_bytes()
+    (copy / "diffaug.safetensors").write_bytes(whole[:size])
+    with pytest.raises(DiffaugError, match=r"diffaug\.safetensors is truncated or damaged"):
         Embedder.from_pretrained(copy)
 
 
@@ -191,11 +193,11 @@ class Trap:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.safetensors"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "diffaug.safetensors"])
 def test_pickles_are_never_read(copy: Path, tmp_path: Path, name: str) -> None:
-    (copy / "model.safetensors").unlink()
+    (copy / "diffaug.safetensors").unlink()
     (copy / name).write_bytes(pickle.dumps(Trap(tmp_path / "trapped")))
-    message = "truncated or damaged" if name == "model.safetensors" else f"is missing; {name} is a pickle"
+    message = "truncated or damaged" if name == "diffaug.safetensors" else f"is missing; {name} is a pickle"
     with pytest.raises(DiffaugError, match=message):
         Embedder.from_pretrained(copy)
     assert not (tmp_path / "trapped").exists()
@@ -374,6 +376,6 @@ def test_full_disk_in_the_words_of_safetensors(
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(saved, "save_file", fail)
-    with pytest.raises(DiffaugError, match=r"model\.safetensors cannot be written: .*No space left"):
+    with pytest.raises(DiffaugError, match=r"diffaug\.safetensors cannot be written: .*No space left"):
         Embedder.from_pretrained(everything).save(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []

@@ -35,6 +35,14 @@ def test_info_nce_is_the_definition(hard: bool, temperature: float) -> None:
     assert float(ours) == pytest.approx(by_hand(z1, z2, z3 if hard else None, temperature), rel=1e-4)
 
 
+def test_info_nce_keeps_full_precision_under_autocast() -> None:
+    torch.manual_seed(0)
+    z1, z2 = torch.randn(2, 8, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = info_nce(z1, z2)
+    assert torch.equal(inside, info_nce(z1, z2))
+
+
 def test_pair_features_by_hand() -> None:
     u, v = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 1.0]])
     assert pair_features(u, v).tolist() == [[1.0, -2.0, 3.0, 1.0, 2.0, 3.0]]

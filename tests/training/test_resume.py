@@ -38,7 +38,7 @@ def in_child(work: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
 
 
 def weights(folder: Path) -> dict[str, Any]:
-    return load_file(folder / "best" / "model.safetensors")
+    return load_file(folder / "best" / "diffaug.safetensors")
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -76,9 +76,9 @@ def test_stage_1_leaves_the_backbone_alone_and_stage_2_does_not(
 ) -> None:
     source = load_file(tiny_bert / "model.safetensors")
     only_first = make_recipe("sup", stage2={"steps": 1, "learning_rate": 0.0})
-    frozen = load_file(train(only_first, tmp_path / "a", quiet=True).model / "model.safetensors")
+    frozen = load_file(train(only_first, tmp_path / "a", quiet=True).model / "diffaug.safetensors")
     assert all(torch.equal(frozen[f"backbone.{k}"], v) for k, v in source.items() if f"backbone.{k}" in frozen)
-    trained = load_file(train(make_recipe("sup"), tmp_path / "b", quiet=True).model / "model.safetensors")
+    trained = load_file(train(make_recipe("sup"), tmp_path / "b", quiet=True).model / "diffaug.safetensors")
     assert any(not torch.equal(trained[f"backbone.{k}"], v) for k, v in source.items() if f"backbone.{k}" in trained)
 
 
@@ -179,8 +179,8 @@ def test_two_processes_train_as_one(make_recipe: Callable[..., Recipe], tmp_path
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     first, second = (
-        load_file(one.model / "model.safetensors"),
-        load_file(tmp_path / "two" / "best" / "model.safetensors"),
+        load_file(one.model / "diffaug.safetensors"),
+        load_file(tmp_path / "two" / "best" / "diffaug.safetensors"),
     )
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-5)
@@ -189,7 +189,7 @@ def test_two_processes_train_as_one(make_recipe: Callable[..., Recipe], tmp_path
 def test_bf16_trains_on_a_cpu_and_fp16_is_refused(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     result = train(make_recipe("semi-aux", loop={"precision": "bf16"}), tmp_path / "a", quiet=True)
     assert np.isfinite(result.scores["dev"])
-    saved = load_file(result.model / "model.safetensors")
+    saved = load_file(result.model / "diffaug.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
     with pytest.raises(DiffaugError, match="fp16 needs a GPU"):
         train(make_recipe("sup", loop={"precision": "fp16"}), tmp_path / "b", quiet=True)

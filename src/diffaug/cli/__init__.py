@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import typer
 
@@ -38,15 +39,13 @@ def _options(
 
 def main() -> None:
     """Run the command line; what the user can put right is one sentence on standard error, not a traceback."""
+    # A warning is for the user of the command, who has no use for the line of code it came from.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         app()
     except DiffaugError as error:
         typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
         sys.exit(2)
-    except BrokenPipeError:
-        # The reader of our output (head, less) has gone, which is no failure.
-        sys.stderr.close()
-        sys.exit(0)
     except KeyboardInterrupt:
         typer.secho("interrupted", err=True)
         sys.exit(130)

@@ -1,7 +1,7 @@
-"""The saved model: one folder with `diffaug.json`, `model.safetensors` and the tokenizer's files.
+"""The saved model: one folder with `diffaug.json`, `diffaug.safetensors` and the tokenizer's files.
 
-There is no `config.json` on purpose: other libraries would find a plain backbone in the folder, load it and drop
-template, prefix and head without a word. The backbone's configuration is part of `diffaug.json`.
+There is neither a `config.json` nor a `model.safetensors`, on purpose: other libraries would find a plain backbone in
+the folder, load it and drop template, prefix and head without a word. The backbone's settings are in `diffaug.json`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from diffaug.models.encoder import Encoder
 
 FORMAT_VERSION = 1
 DESCRIPTION = "diffaug.json"
-WEIGHTS = "model.safetensors"
+WEIGHTS = "diffaug.safetensors"
 _KEYS = {"format_version", "diffaug_version", "backbone", "model", "method", "recipe", "scores"}
 
 
