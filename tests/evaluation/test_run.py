@@ -82,8 +82,8 @@ def test_transfer_tasks_in_a_whole_evaluation(tmp_path: Path, monkeypatch: pytes
         write_transfer(tmp_path, transfer_spec(name))
     report = evaluate(embed, tmp_path, "transfer", resamples=100)
     assert {task.name: task.protocol for task in report.tasks} == {
-        "CR": "logreg_10fold_accuracy",
-        "TREC": "logreg_test_accuracy",
+        "CR": "logreg_10fold",
+        "TREC": "logreg_test",
     }
     assert report.scores["CR"] > 99
     assert report.scores["TREC"] > 70

@@ -8,8 +8,7 @@ from functools import cached_property
 from diffaug.config import DataSettings
 from diffaug.data.collate import Collator
 from diffaug.data.labels import Label
-from diffaug.data.layout import LayoutError
-from diffaug.data.readers import read_labelled_pairs, read_scored_pairs, read_sentences, read_triplets
+from diffaug.data.readers import read_nli, read_scored_pairs, read_sentences
 from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets, pairs_from_triplets, triplets_from_pairs
 from diffaug.data.sampling import draw
 from diffaug.data.streams import Examples, TokenColumn
@@ -35,11 +34,7 @@ class Corpus:
         """The labelled data: as many examples as the recipe keeps."""
         source = self._source("nli", "triplets or labelled pairs")
         columns, on_bad = self._settings.columns.get("nli"), self._settings.on_bad
-        data: Triplets | LabelledPairs
-        try:
-            data = read_triplets(source, columns, on_bad)
-        except LayoutError:
-            data = read_labelled_pairs(source, columns, on_bad)
+        data = read_nli(source, columns, on_bad)
         labels = self._settings.labels
         if labels <= 0:
             raise DiffaugError(f"data.labels must be a fraction up to 1.0 or a number of examples, not {labels}")

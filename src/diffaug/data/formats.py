@@ -140,7 +140,7 @@ def _hub_table(source: str) -> Table:
     try:
         datasets = import_module("datasets")
     except ImportError as error:
-        raise DiffaugError(f"{source}: reading from the hub needs datasets: pip install datasets") from error
+        raise DiffaugError(f"{source}: reading from the hub needs datasets: pip install 'diffaug[hub]'") from error
     try:
         rows = datasets.load_dataset(name, config, split=split)
     except Exception as error:  # the library raises its own, the HTTP client's and the system's errors

@@ -15,9 +15,9 @@ from diffaug.errors import DiffaugError
 
 STS_PROTOCOL = "sts_all_spearman"
 """Cosine of the two vectors; one Spearman correlation over the joined pairs of all sub-tasks, times 100."""
-FOLDS_PROTOCOL = "logreg_10fold_accuracy"
+FOLDS_PROTOCOL = "logreg_10fold"
 """Logistic regression on frozen vectors; accuracy over ten held-out folds, L2 chosen on folds inside the other nine."""
-TEST_PROTOCOL = "logreg_test_accuracy"
+TEST_PROTOCOL = "logreg_test"
 """Logistic regression on frozen vectors; accuracy on the test split, L2 chosen on the dev split or ten train folds."""
 
 

@@ -48,17 +48,10 @@ def sections(report: Report) -> Iterator[Section]:
         yield _with_average("STS: sts_all_spearman", columns, rows, averages.get("sts"))
     if transfer:
         rows = [
-            [
-                task.name,
-                task.protocol,
-                _number(task.score),
-                _interval(task),
-                _number(task.details.get("f1")),
-                f"{task.rows:,}",
-            ]
-            for task in transfer
+            [t.name, _number(t.score), _interval(t), _number(t.details.get("f1")), f"{t.rows:,}", t.protocol]
+            for t in transfer
         ]
-        columns = ["task", "protocol", "accuracy", percent, "F1", "examples"]
+        columns = ["task", "accuracy", percent, "F1", "examples", "protocol"]
         yield _with_average("Transfer: logistic regression on frozen vectors", columns, rows, averages.get("transfer"))
     if own:
         rows = [[t.name, t.protocol, _number(t.score), _interval(t), f"{t.rows:,}", _others(t)] for t in own]
@@ -113,15 +106,18 @@ def markdown(report: Report) -> str:
 
 def rich_report(report: Report) -> RenderableType:
     """The report for a terminal."""
+    from rich import box
     from rich.console import Group
     from rich.markup import escape
     from rich.table import Table
 
     parts: list[RenderableType] = [escape(line) for line in head(report)]
     for section in sections(report):
-        table = Table(title=section.title, title_justify="left", title_style="bold")
+        table = Table(title=section.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for i, column in enumerate(section.columns):
-            table.add_column(escape(column), justify="left" if i == 0 else "right", no_wrap=True)
+            # Names of models and texts may be long; numbers are cut off if they cannot be wrapped.
+            wraps = len(column) > 14 or column == "also"
+            table.add_column(escape(column), justify="left" if i == 0 else "right", no_wrap=not wraps, overflow="fold")
         for i, row in enumerate(section.rows):
             table.add_row(*map(escape, row), style="bold" if i in section.bold else None)
         parts += ["", table]
@@ -132,8 +128,7 @@ def _with_average(title: str, columns: list[str], rows: list[list[str]], average
     if average is None:
         return Section(title, columns, rows)
     score = [_number(average.score), _interval(average)]
-    before = columns.index(next(name for name in columns if name in ("all", "accuracy")))
-    row = [average.name, *[""] * (before - 1), *score]
+    row = [average.name, *score]
     rows = [*rows, row + [""] * (len(columns) - len(row))]
     return Section(title, columns, rows, frozenset([len(rows) - 1]))
 

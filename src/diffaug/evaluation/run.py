@@ -27,7 +27,7 @@ from diffaug.evaluation.tasks import Task, TaskResult
 PathLike = str | os.PathLike[str]
 Retrieval = PathLike | Mapping[str, Any]
 HUB = "hub"
-_AVERAGED = {"sts": STS_PROTOCOL, "transfer": "logreg_accuracy"}
+_AVERAGED = {"sts": STS_PROTOCOL, "transfer": "logreg"}
 
 
 def evaluate(

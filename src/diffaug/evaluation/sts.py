@@ -188,7 +188,7 @@ def load_sts_from_hub(spec: StsSpec) -> StsTask:
     try:
         datasets = import_module("datasets")
     except ImportError as error:
-        raise DiffaugError(f"{name}: reading from the hub needs datasets: pip install datasets") from error
+        raise DiffaugError(f"{name}: reading from the hub needs datasets: pip install 'diffaug[hub]'") from error
     try:
         rows = datasets.load_dataset(name, revision=revision, split=split)
     except Exception as error:  # the library raises its own, the HTTP client's and the system's errors
