@@ -46,6 +46,15 @@ def test_a_table_and_files(tiny_bert: Path, triplets: Path, tmp_path: Path) -> N
         assert f"{written['tasks']['mine']['score']:.2f}" in text
 
 
+def test_a_narrow_terminal_cuts_no_number(tiny_bert: Path, triplets: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["eval", "-m", tiny_bert, "--triplets", triplets, "--device", "cpu", "--resamples", 50, "--json", out]
+    result = CliRunner(env={"COLUMNS": "30"}).invoke(app, [str(argument) for argument in arguments])
+    low, high = json.loads(out.read_text())["tasks"]["mine"]["interval"]
+    assert f"{low:.2f} – {high:.2f}" in result.output
+    assert "triplets_accuracy" in result.output
+
+
 def test_two_models(tiny_bert: Path, tiny_roberta: Path, triplets: Path) -> None:
     printed = run(
         *("eval", "-m", tiny_bert, "--versus", tiny_roberta, "--triplets", triplets),

@@ -184,7 +184,7 @@ def test_two_models_are_compared_on_the_same_rows(sts_folder: Path) -> None:
 
     report = evaluate(gold, sts_folder, "STS12,STS13", versus=slightly_worse, resamples=200)
     assert report.versus is not None
-    assert [comparison.name for comparison in report.comparisons] == ["STS12", "STS13", "average of sts (2 tasks)"]
+    assert [comparison.name for comparison in report.comparisons] == ["STS12", "STS13", "sts average of 2"]
     for comparison, task, other in zip(report.comparisons, report.tasks, report.versus.tasks, strict=False):
         assert comparison.difference == pytest.approx(task.score - other.score)
         assert not comparison.shown, "such a difference is no result"

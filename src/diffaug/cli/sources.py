@@ -30,12 +30,13 @@ def register(data_app: typer.Typer) -> None:
 
 def list_sources() -> None:
     """List the public data sets that can be fetched."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     from diffaug.data.catalogue import SOURCES
 
-    table = Table()
+    table = Table(box=box.SIMPLE_HEAD)
     for column in ("name", "what", "rows", "checksum", "licence"):
         table.add_column(column, justify="right" if column == "rows" else "left")
     for source in SOURCES:
@@ -43,7 +44,8 @@ def list_sources() -> None:
         counted = " + ".join(f"{n:,}" for n in rows if n is not None)
         known = "known" if all(file.sha256 for file in source.files) else ""
         table.add_row(source.name, source.what, counted, known, source.licence)
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    # In a file or a pipe nothing has to fit a window.
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def get(

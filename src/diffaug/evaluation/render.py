@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diffaug.evaluation.geometry import Geometry
 from diffaug.evaluation.report import Average, Report
 from diffaug.evaluation.tasks import TaskResult
 
@@ -57,7 +58,7 @@ def sections(report: Report) -> Iterator[Section]:
         rows = [[t.name, t.protocol, _number(t.score), _interval(t), f"{t.rows:,}", _others(t)] for t in own]
         yield Section("Own data", ["task", "protocol", "score", percent, "rows", "also"], rows)
     if report.geometry is not None:
-        yield _geometry(report)
+        yield _geometry(report, report.geometry)
     if report.versus is not None:
         names = report.labels
         rows = [
@@ -72,7 +73,7 @@ def sections(report: Report) -> Iterator[Section]:
             for c in report.comparisons
         ]
         columns = ["task", names[0], names[1], "difference", percent, "p"]
-        bold = frozenset(i for i, c in enumerate(report.comparisons) if c.name.startswith("average"))
+        bold = frozenset(i for i, c in enumerate(report.comparisons) if " average " in c.name)
         yield Section(f"{names[0]} against {names[1]}: paired bootstrap", columns, rows, bold)
 
 
@@ -115,13 +116,20 @@ def rich_report(report: Report) -> RenderableType:
     for section in sections(report):
         table = Table(title=section.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for i, column in enumerate(section.columns):
-            # Names of models and texts may be long; numbers are cut off if they cannot be wrapped.
-            wraps = len(column) > 14 or column == "also"
-            table.add_column(escape(column), justify="left" if i == 0 else "right", no_wrap=not wraps, overflow="fold")
+            table.add_column(escape(column), justify="left" if i == 0 else "right")
         for i, row in enumerate(section.rows):
             table.add_row(*map(escape, row), style="bold" if i in section.bold else None)
         parts += ["", table]
     return Group(*parts, *(escape(note) for note in notes(report)))
+
+
+def needed_width(report: Report) -> int:
+    """The characters a line must have room for: rich would rather cut a number than let a table be too wide."""
+    widths = [60]
+    for section in sections(report):
+        cells = [max(map(len, column)) for column in zip(section.columns, *section.rows, strict=True)]
+        widths.append(sum(cells) + 3 * len(cells) + 2)
+    return max(widths)
 
 
 def _with_average(title: str, columns: list[str], rows: list[list[str]], average: Average | None) -> Section:
@@ -133,16 +141,16 @@ def _with_average(title: str, columns: list[str], rows: list[list[str]], average
     return Section(title, columns, rows, frozenset([len(rows) - 1]))
 
 
-def _geometry(report: Report) -> Section:
-    columns = ["model", "alignment", "uniformity", "anisotropy", "delta", "sentences", "positive pairs"]
+def _geometry(report: Report, found: Geometry) -> Section:
+    columns = ["model", "alignment", "uniformity", "anisotropy", "delta"]
     rows = []
     for label, scores in zip(report.labels, (report, report.versus), strict=True):
         if scores is not None and (g := scores.geometry) is not None:
             measures = [f"{value:.4f}" for value in (g.alignment, g.uniformity, g.anisotropy)]
             apart = "" if g.delta is None else f"{g.delta:.4f}"
-            rows.append([label, *measures, apart, f"{g.sentences:,}", f"{g.positives:,}"])
-    assert report.geometry is not None
-    return Section(f"Geometry on {report.geometry.data}", columns, rows)
+            rows.append([label, *measures, apart])
+    title = f"Geometry on {found.data}: {found.sentences:,} sentences, {found.positives:,} positive pairs"
+    return Section(title, columns, rows)
 
 
 def _sts_others(task: TaskResult) -> list[str]:

@@ -264,6 +264,6 @@ def _compare(first: Scores, second: Scores, confidence: float) -> list[Compariso
         resampled = [
             average([task.resampled for task in scores.tasks if task.name in mine.tasks]) for scores in (first, second)
         ]
-        name = f"average of {mine.group} ({len(mine.tasks)} tasks)"
+        name = f"{mine.group} average of {len(mine.tasks)}"
         found.append(compare(name, (mine.score, theirs.score), (resampled[0], resampled[1]), confidence))
     return found

@@ -164,4 +164,5 @@ def _mrpc(path: Path, folder: DataFolder) -> Examples:
 
 def missing_words(spec: TransferSpec) -> str:
     """Why a task was not evaluated: what would have been read."""
-    return f"found no {spec.files[0].folders[0]}/{spec.files[0].name}"
+    folder = "SST/binary" if spec.layout == "sst" else spec.files[0].folders[0]
+    return f"found no {folder}/{spec.files[0].name}"
