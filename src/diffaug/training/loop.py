@@ -134,12 +134,12 @@ class Loop:
                 if evaluate or save or progress.step % _LOG_EVERY == 0:
                     show(progress.step, self._log_losses(stage, losses, factor))
                 done = evaluate and self._evaluate(stage, readiness, last)
-                if save and not (done or last):
+                if done or last:
+                    break  # asked to stop now, the next stage does so after its first step; after the last, we are done
+                if save:
                     self._save(optimizer, names)
                 if stop:
                     raise TrainingInterrupted(self._stop.signal or signal.SIGTERM)
-                if done:
-                    break
 
     def _step(
         self, stage: Stage, streams: dict[str, Stream], optimizer: Optimizer, parameters: list[nn.Parameter]
