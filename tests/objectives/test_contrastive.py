@@ -1,4 +1,4 @@
-"""InfoNCE against a computation by hand."""
+"""InfoNCE and NT-Xent against computations by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffaug.objectives.contrastive import info_nce
+from diffaug.objectives.contrastive import info_nce, nt_xent
 from diffaug.objectives.nli import pair_features
 
 
@@ -41,6 +41,59 @@ def test_info_nce_keeps_full_precision_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = info_nce(z1, z2)
     assert torch.equal(inside, info_nce(z1, z2))
+
+
+def nt_xent_by_hand(z1: np.ndarray, z2: np.ndarray, temperature: float) -> float:
+    """The definition: for each row of each view, the other view's rows and its own view's others."""
+
+    def similarity(a: np.ndarray, b: np.ndarray) -> float:
+        return float(np.exp(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) / temperature))
+
+    directions = []
+    for own, other in ((z1, z2), (z2, z1)):
+        losses = []
+        for i in range(len(own)):
+            across = [similarity(own[i], other[j]) for j in range(len(other))]
+            within = [similarity(own[i], own[j]) for j in range(len(own)) if j != i]
+            losses.append(-np.log(across[i] / (sum(across) + sum(within))))
+        directions.append(np.mean(losses))
+    return float(np.mean(directions))
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_nt_xent_is_the_definition(n: int, temperature: float) -> None:
+    z1, z2 = np.random.default_rng(n).normal(size=(2, n, 7))
+    ours = nt_xent(torch.from_numpy(z1), torch.from_numpy(z2), temperature)
+    assert float(ours) == pytest.approx(nt_xent_by_hand(z1, z2, temperature), rel=1e-5, abs=1e-6)
+
+
+def test_nt_xent_has_the_gradient_of_the_definition() -> None:
+    """By finite differences of the computation by hand, in double precision."""
+    z1, z2 = np.random.default_rng(1).normal(size=(2, 4, 3))
+    tensors = [torch.from_numpy(z).requires_grad_() for z in (z1, z2)]
+    nt_xent(*tensors, temperature=0.1).backward()
+    step = 1e-5
+    for array, tensor in zip((z1, z2), tensors, strict=True):
+        assert tensor.grad is not None
+        differences = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            kept, around = array[place], []
+            for sign in (1, -1):
+                array[place] = kept + sign * step
+                around.append(nt_xent_by_hand(z1, z2, 0.1))
+            array[place] = kept
+            differences[place] = (around[0] - around[1]) / (2 * step)
+        np.testing.assert_allclose(tensor.grad.numpy(), differences, rtol=1e-4, atol=1e-5)
+
+
+def test_nt_xent_keeps_full_precision_under_autocast() -> None:
+    torch.manual_seed(0)
+    z1, z2 = torch.randn(2, 8, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = nt_xent(z1, z2)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, nt_xent(z1, z2))
 
 
 def test_pair_features_by_hand() -> None:

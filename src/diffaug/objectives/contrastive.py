@@ -28,3 +28,26 @@ def info_nce(anchors: Tensor, positives: Tensor, negatives: Tensor | None = None
     with torch.autocast(anchors.device.type, enabled=False):
         cosines = F.normalize(anchors.float(), dim=-1) @ F.normalize(candidates.float(), dim=-1).T
         return F.cross_entropy(cosines / temperature, targets)
+
+
+def nt_xent(first: Tensor, second: Tensor, temperature: float = 0.1) -> Tensor:
+    """NT-Xent, as in SimCLR and ConSERT: both directions, with negatives from both views.
+
+    Row i of either view is to find row i of the other view among the other view's n rows and the n - 1 other rows of
+    its own view.
+
+    Args:
+        first: (n, width), one view of each sentence.
+        second: (n, width), the other view.
+        temperature: what the cosines are divided by.
+
+    Returns:
+        the mean cross entropy over all 2n rows, which is the mean of both directions: a scalar.
+    """
+    n = len(first)
+    targets = torch.arange(2 * n, device=first.device).roll(n)  # n, n + 1, ..., 2n - 1, 0, 1, ..., n - 1
+    with torch.autocast(first.device.type, enabled=False):  # see info_nce
+        both = F.normalize(torch.cat([first, second]).float(), dim=-1)  # (2n, width)
+        cosines = both @ both.T  # (2n, 2n)
+        itself = torch.eye(2 * n, dtype=torch.bool, device=first.device)
+        return F.cross_entropy((cosines / temperature).masked_fill(itself, -torch.inf), targets)
