@@ -16,6 +16,7 @@ from transformers import (
     MODEL_MAPPING,
     AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -35,19 +36,29 @@ def load_backbone(
         DiffaugError: no such model, weights that are missing, pickled or damaged, or code of the model's own that
             was not allowed to run.
     """
-    where = {"trust_remote_code": trust_remote_code, "revision": revision}
+    return _load(AutoModel, source, trust_remote_code=trust_remote_code, revision=revision)
+
+
+def load_masked_lm(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A masked language model, as `load_backbone` loads an encoder: its head for predicting tokens must be there."""
+    return _load(AutoModelForMaskedLM, source, trust_remote_code=False, revision=None)
+
+
+def _load(
+    model_class: type[AutoModel] | type[AutoModelForMaskedLM], source: str, **where: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     with _quiet(), _explained(source):
         config = AutoConfig.from_pretrained(source, **where)
         if config.is_encoder_decoder or getattr(config, "is_decoder", False):
             raise DiffaugError(f"{source} is a '{config.model_type}' model with a decoder; an encoder is needed")
-        model, report = AutoModel.from_pretrained(
+        model, report = model_class.from_pretrained(
             source,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported, and refused below by name
-            **_without_pooler(config),
+            **(_without_pooler(config) if model_class is AutoModel else {}),
             **where,
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
@@ -130,7 +141,7 @@ def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: A
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise DiffaugError(
                 f"{source}: the checkpoint {what} {', '.join(names[:3])}{more}; it is damaged or was saved for "
-                "another architecture, and running it would give meaningless vectors"
+                "another architecture, and running it would give meaningless results"
             )
 
 

@@ -1,4 +1,4 @@
-"""Dense layers behind the pooling."""
+"""Layers behind the pooling: dense heads of a model, and a projector that only training knows."""
 
 from __future__ import annotations
 
@@ -21,3 +21,22 @@ def build_head(layers: Sequence[DenseConfig]) -> nn.Sequential:
     return nn.Sequential(
         *(nn.Sequential(nn.Linear(d.inputs, d.outputs, bias=d.bias), _ACTIVATIONS[d.activation]()) for d in layers)
     )
+
+
+class BatchNormProjector(nn.Sequential):
+    """DiffCSE's projector, in training only: (rows, width) -> (rows, width).
+
+    Linear to twice the width, batch norm, ReLU, Linear back, batch norm without scale and shift. The linear layers
+    have no bias, which the norms would take out again; nor do the norms keep running statistics, which only inference
+    would read. Rows are normalised over the batch they come in: with several processes, gather the vectors of all of
+    them first, and the result is that of one process.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            nn.Linear(width, 2 * width, bias=False),
+            nn.BatchNorm1d(2 * width, track_running_stats=False),
+            nn.ReLU(),
+            nn.Linear(2 * width, width, bias=False),
+            nn.BatchNorm1d(width, affine=False, track_running_stats=False),
+        )
