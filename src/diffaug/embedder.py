@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -230,6 +230,50 @@ class Embedder:
             DiffaugError: the folder exists and ``overwrite`` is off, or it cannot be written.
         """
         save_model(Path(path), self.encoder, self.tokenizer, self.provenance, overwrite=overwrite)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        branch: str | None = None,
+        token: str | None = None,
+        license: str | None = None,
+        report: Mapping[str, Any] | None = None,
+        card: str | None = None,
+        message: str | None = None,
+    ) -> str:
+        """Put the model on the hub, with a card written from its recipe and its scores.
+
+        Args:
+            repo_id: ``owner/name``; the repository is made if it is not there.
+            private: who may see a new repository; left out, as its owner's settings say.
+            branch: push to this branch, made if it is not there; left out, the main one.
+            token: with the right to write; left out, ``HF_TOKEN`` or the one of ``hf auth login``.
+            license: the model's licence, for the card: ``mit``, ``apache-2.0`` ...
+            report: scores for the card, as `diffaug.evaluate(...).to_dict()` gives them.
+            card: the text of a card of your own, in place of the one written for you.
+            message: of the commit.
+
+        Returns:
+            the address of the commit.
+
+        Raises:
+            DiffaugError: no token, no right to write there, or no way to reach the hub.
+        """
+        from diffaug.integrations.hub import push
+
+        return push(
+            self,
+            repo_id,
+            private=private,
+            branch=branch,
+            token=token,
+            license=license,
+            report=report,
+            card=card,
+            message=message,
+        )
 
     def _batches(self, lengths: list[int], batch_size: int | None) -> Iterator[list[int]]:
         """Indices of sentences for one batch after another, longest first, so that memory runs out at once or never."""

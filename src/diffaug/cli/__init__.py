@@ -9,7 +9,7 @@ import warnings
 import typer
 
 from diffaug import __version__
-from diffaug.cli import data, embed, evaluate, train
+from diffaug.cli import data, embed, evaluate, push, train
 from diffaug.errors import DiffaugError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ embed.register(app)
 data.register(app)
 train.register(app)
 evaluate.register(app)
+push.register(app)
 
 
 def _version(show: bool) -> None:
