@@ -48,7 +48,8 @@ class PrefixStates:
             )
         block = self.blocks[self.calls]
         self.calls += 1
-        block = block.expand(-1, len(key), -1, -1, -1) if self.views is None else block[:, self.views]
+        # shape[0], not len(): an export to ONNX keeps the number of rows open only that way.
+        block = block.expand(-1, key.shape[0], -1, -1, -1) if self.views is None else block[:, self.views]
         prefix_key, prefix_value = block.to(key.dtype)
         if mask is not None:
             # Every token sees its whole prefix, whatever padding or a sliding window hides from it.

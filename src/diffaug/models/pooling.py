@@ -45,7 +45,8 @@ def pool(pooling: Pooling, rows: Rows, last: Tensor, hidden: tuple[Tensor, ...] 
         return last[:, 0]
     if pooling == "mask":
         assert rows.pool_at is not None, "mask pooling reads the template's mask token"
-        return last[torch.arange(len(last), device=last.device), rows.pool_at]
+        # shape[0], not len(): an export to ONNX keeps the number of rows open only that way.
+        return last[torch.arange(last.shape[0], device=last.device), rows.pool_at]
     states = [last if layer == -1 else hidden[layer] for layer in _LAYERS[pooling]]  # type: ignore[index]
     mixed = states[0] if len(states) == 1 else torch.stack(states).mean(0)
     if rows.attention_mask is None:
