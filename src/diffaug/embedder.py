@@ -48,11 +48,12 @@ class Hit:
 class Embedder:
     """Turns sentences into vectors.
 
-    Make one with `Embedder.from_pretrained`:
+    Make one with `Embedder.from_pretrained`.
 
-    >>> embedder = Embedder.from_pretrained()
-    >>> embedder.encode(["A dog runs.", "The market fell."]).shape
-    (2, 256)
+    Examples:
+        >>> embedder = Embedder.from_pretrained()
+        >>> embedder.encode(["A dog runs.", "The market fell."]).shape
+        (2, 256)
     """
 
     def __init__(

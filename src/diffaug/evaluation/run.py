@@ -49,9 +49,10 @@ def evaluate(
 ) -> Report:
     """Evaluate a model on public tasks, on your own data, or both.
 
-    >>> report = evaluate(triplets=[("a dog runs", "a dog is running", "the market fell")])
-    >>> report.scores
-    {'triplets': 100.0}
+    Examples:
+        >>> report = evaluate(triplets=[("a dog runs", "a dog is running", "the market fell")])
+        >>> report.scores
+        {'triplets': 100.0}
 
     Args:
         model: a folder saved by diffaug, sentence-transformers or transformers, a hub name, an `Embedder`, or a
@@ -68,7 +69,10 @@ def evaluate(
         seed: of the bootstrap and the folds.
         resamples: of the bootstrap; 0 leaves intervals and tests out.
         confidence: of the intervals.
-        batch_size, device, trust_remote_code, show_progress: as for `Embedder`.
+        batch_size: sentences in a batch; left out, as many as fit a number of tokens that suits the device.
+        device: where to run; the GPU if there is one.
+        trust_remote_code: run Python code that a model brings along. Off unless you ask for it.
+        show_progress: a progress bar on standard error; left out, only on a terminal and for long work.
 
     Returns:
         scores with their protocols, intervals, and all that is needed to repeat them.
