@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint format benchmark clean
+.PHONY: help setup quickstart test lint format docs benchmark clean
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -38,9 +38,14 @@ format: $(READY) ## put the code in form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)   ## build the documentation into build/site
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/stage.py build/docs
+	$(BIN)/zensical build --strict --clean
+
 benchmark: $(READY)  ## compare the speed of encode with sentence-transformers on this machine
-	$(BIN)/pip install --quiet --constraint constraints.txt '.[benchmark]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[benchmark]'
 	$(BIN)/python benchmarks/encode.py
 
 clean:           ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build src/*.egg-info
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache build src/*.egg-info
