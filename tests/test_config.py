@@ -23,7 +23,7 @@ def test_shipped_recipes_have_the_papers_settings() -> None:
     assert (sup.stage2.epochs, semi.stage2.epochs, aux.stage2.epochs) == (3.0, 1.0, 1.0)
     assert (sup.stage2.aux_weight, semi.stage2.aux_weight, aux.stage2.aux_weight) == (0.0, 0.0, 0.001)
     assert {r.stage2.temperature for r in (sup, semi, aux)} == {0.05}
-    assert {r.model.prefix_length for r in (sup, semi, aux)} == {8}
+    assert {r.views.length for r in (sup, semi, aux)} == {8}
     assert {r.data.max_length for r in (sup, semi, aux)} == {32}
     assert {r.loop.eval_every for r in (sup, semi, aux)} == {50}
 
@@ -37,13 +37,13 @@ def test_a_resolved_recipe_reads_back_as_itself(name: str, tmp_path: Path) -> No
 
 def test_changes_reach_their_settings() -> None:
     changes = ["stage1.steps=auto", "stage2.learning_rate=3e-5", "data.nli=my.csv", "loop.clip=null", "seed=7"]
-    recipe = load_recipe("diffaug-sup", [*changes, "stage2.role_learning_rates.prefix=1e-3"])
+    recipe = load_recipe("diffaug-sup", [*changes, "stage2.role_learning_rates.views=1e-3"])
     assert recipe.stage1.steps == "auto"
     assert recipe.stage2.learning_rate == 3e-5
     assert recipe.data.nli == "my.csv"
     assert recipe.loop.clip is None
     assert recipe.seed == 7
-    assert recipe.stage2.role_learning_rates == {"prefix": 1e-3}
+    assert recipe.stage2.role_learning_rates == {"views": 1e-3}
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_changes_reach_their_settings() -> None:
     [
         ("stage1.step=3", r"unknown setting 'stage1.step'; did you mean 'steps'\?"),
         ("stage3.steps=3", r"unknown setting 'stage3'; did you mean 'stage1'\?|did you mean 'stage2'\?"),
-        ("zebra=1", "unknown setting 'zebra'; there are data, loop"),
-        ("stage1.steps=many", "stage1.steps = 'many' does not fit; it takes a whole number or 'auto'"),
+        ("zebra=1", "unknown setting 'zebra'; there are data, flow, loop"),
+        ("stage1.steps=many", "stage1.steps = 'many' does not fit; it takes a whole number or 'auto' or null"),
         ("stage1.steps=2.5", "stage1.steps = 2.5 does not fit"),
         ("stage1.steps=true", "stage1.steps = True does not fit"),
         ("stage2.learning_rate=fast", "stage2.learning_rate = 'fast' does not fit; it takes a number"),
-        ("stage2.objective=pairs", "it takes 'unlabelled' or 'triplets'"),
+        ("stage2.objective=pairs", "it takes 'unlabelled' or 'nli_sentences' or 'triplets'"),
         ("loop.trackers=tensorboard", "it takes a list"),
         ("seed.deep=1", "seed is a single value"),
         ("stage1.steps", "write it as key=value"),

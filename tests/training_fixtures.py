@@ -32,6 +32,20 @@ def data_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / file) for name, file in files.items()}
 
 
+@pytest.fixture(scope="session")
+def labelled_pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """NLI pairs with three labels, as a file."""
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    lines = ["premise\thypothesis\tlabel"]
+    for animal in _ANIMALS:
+        premise = f"A {animal} runs through the park."
+        lines.append(f"{premise}\tThe {animal} is moving.\tentailment")
+        lines.append(f"{premise}\tThe {animal} likes the rain.\tneutral")
+        lines.append(f"{premise}\tThe {animal} sleeps.\tcontradiction")
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return str(path)
+
+
 @pytest.fixture
 def make_recipe(tiny_bert: Path, data_files: dict[str, str]) -> Callable[..., Recipe]:
     """A recipe of few steps for a setting (sup, semi or semi-aux); keywords change groups of settings."""
@@ -40,7 +54,12 @@ def make_recipe(tiny_bert: Path, data_files: dict[str, str]) -> Callable[..., Re
         values: dict[str, Any] = {
             "name": f"tiny-{setting}",
             "method": "diffaug",
-            "model": {"backbone": str(tiny_bert), "prefix_length": 3},
+            "model": {
+                "backbone": str(tiny_bert),
+                "template": 'This sentence of "{}" means [MASK].',
+                "head": "training",
+            },
+            "views": {"kind": "prefix", "length": 3},
             "data": {**data_files, "test": data_files["dev"], "max_length": 16},
             "stage1": {"steps": 4, "batch_size": 8, "learning_rate": 1e-2},
             "stage2": {

@@ -5,16 +5,16 @@ A key that does not exist is an error that names the nearest one; so is a value 
 
 from __future__ import annotations
 
-import difflib
-import types
+import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import yaml
 
 from diffaug.errors import DiffaugError
+from diffaug.typed import build, nearest
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -25,17 +25,46 @@ class ModelSettings:
 
     Attributes:
         backbone: a folder or hub name; `embedded` is the small encoder that comes with the package.
+        pooling: how token states become a vector; null: at the mask token of a template, else the mean.
+        train_pooling: another pooling while training, where a method has one.
         template: prompt with `{}` and `[MASK]`, or null.
-        final_stop: add a missing final full stop to a sentence.
-        prefix_length: learned vectors a view.
-        prefix_dropout: dropout on them while they learn.
+        second_template: the prompt of the second view in training, if it is another one.
+        final_stop: add a missing final full stop to a sentence within a template.
+        head: a dense layer behind the pooling: `none`, in `training` only, or `kept` at inference.
     """
 
     backbone: str = "bert-base-uncased"
-    template: str | None = 'This sentence of "{}" means [MASK].'
+    pooling: Literal["cls", "mean", "first_last", "static_last", "last2", "mask"] | None = None
+    train_pooling: Literal["cls", "mean", "first_last", "static_last", "last2", "mask"] | None = None
+    template: str | None = None
+    second_template: str | None = None
     final_stop: bool = True
-    prefix_length: int = 8
-    prefix_dropout: float = 0.1
+    head: Literal["none", "training", "kept"] = "none"
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """How the two views of a sentence differ.
+
+    Attributes:
+        kind: `dropout` alone; a learned module a view: `prefix`, `adapter` or `lora`; `cutoff`: ConSERT's changes of
+            the embedding layer's output; `synonym`: a word of the second view is exchanged.
+        same: one learned module for both views.
+        length: vectors of a prefix.
+        dropout: on them while they learn.
+        bottleneck: inner width of an adapter, rank of LoRA.
+        scale: of LoRA's update.
+        first, second: ConSERT's changes of each view and their rates, as in {feature_cutoff: 0.2}.
+    """
+
+    kind: Literal["dropout", "prefix", "adapter", "lora", "cutoff", "synonym"] = "dropout"
+    same: bool = False
+    length: int = 8
+    dropout: float = 0.1
+    bottleneck: int = 4
+    scale: float = 1.0
+    first: dict[str, float] = field(default_factory=dict)
+    second: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,6 +73,7 @@ class DataSettings:
 
     Attributes:
         nli: triplets, or labelled pairs from which triplets are built.
+        nli_classes: 2: entailment or contradiction, neutral pairs left out; 3: all labels.
         unlabelled: sentences, for the semi-supervised settings.
         dev: scored pairs that choose the best checkpoint; null: alignment and uniformity choose it.
         test: scored pairs scored once, at the end.
@@ -56,6 +86,7 @@ class DataSettings:
     """
 
     nli: str | None = None
+    nli_classes: Literal[2, 3] = 2
     unlabelled: str | None = None
     dev: str | None = None
     test: str | None = None
@@ -68,15 +99,18 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class Stage1Settings:
-    """Stage 1: the prefixes learn on NLI pairs, the backbone is frozen.
+    """Stage 1: NLI pairs are classified. DiffAug trains its prefixes alone, other methods the backbone.
 
     Attributes:
-        steps: how long; `auto` stops when delta has peaked and kappa has levelled off.
+        steps: how long; null: as many as `epochs` take; `auto` (DiffAug with prefixes) stops when delta has peaked and
+            kappa has levelled off.
         max_steps: the most steps `auto` may take.
+        epochs: passes over the pairs, used where `steps` is null.
     """
 
-    steps: int | Literal["auto"] = 2000
+    steps: int | Literal["auto"] | None = None
     max_steps: int = 3000
+    epochs: float = 1.0
     batch_size: int = 128
     learning_rate: float = 1e-3
     warmup: float = 0.0
@@ -85,32 +119,70 @@ class Stage1Settings:
 
 @dataclass(frozen=True)
 class Stage2Settings:
-    """Stage 2: everything learns with a contrastive loss.
+    """Stage 2: the contrastive loss (for a flow: its likelihood).
 
     Attributes:
-        objective: `unlabelled`: a sentence under both prefixes; `triplets`: premise, entailment, hard negative.
-        epochs: passes over the contrastive data; `steps` is used instead if set.
-        role_learning_rates: other rates for a role: backbone, prefix, projection, classifier.
+        objective: `unlabelled`: two views of a sentence; `nli_sentences`: the same, with the sentences of the NLI data;
+            `triplets`: premise, entailment, hard negative.
+        epochs: passes over those data; `steps` is used instead if set.
+        role_learning_rates: other rates for a role: backbone, views, projection, classifier ...
+        frozen: roles that do not learn.
+        dropout: the backbone's.
         temperature: of the contrastive loss.
+        weight: of the contrastive loss.
         denoise: subtract what the template alone says.
         aux_weight: weight of the NLI cross entropy computed in the same step; 0 leaves it out.
         aux_batch_size: NLI pairs a step for it.
         gradient_cache: rows that go through the encoder at a time, for batches larger than memory; null: all.
     """
 
-    objective: Literal["unlabelled", "triplets"] = "unlabelled"
+    objective: Literal["unlabelled", "nli_sentences", "triplets"] = "unlabelled"
     epochs: float = 1.0
     steps: int | None = None
     batch_size: int = 256
     learning_rate: float = 1e-5
     role_learning_rates: dict[str, float] = field(default_factory=dict)
+    frozen: list[str] = field(default_factory=list)
     warmup: float = 0.0
     weight_decay: float = 0.0
+    dropout: bool = True
     temperature: float = 0.05
+    weight: float = 1.0
     denoise: bool = True
     aux_weight: float = 0.0
     aux_batch_size: int = 128
     gradient_cache: int | None = None
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """The flow of BERT-flow.
+
+    Attributes:
+        levels: after each but the last, half of the channels are done.
+        steps: of each level.
+        hidden: inner width of a step's coupling.
+    """
+
+    levels: int = 2
+    steps: int = 3
+    hidden: int = 32
+
+
+@dataclass(frozen=True)
+class ReplacedSettings:
+    """DiffCSE's replaced-token detection.
+
+    Attributes:
+        generator: the masked language model that fills in words: a folder or hub name, or `embedded`. It needs the
+            backbone's vocabulary.
+        mask_rate: the part of a sentence's tokens that it fills in.
+        weight: of the detection's loss.
+    """
+
+    generator: str | None = None
+    mask_rate: float = 0.3
+    weight: float = 0.005
 
 
 @dataclass(frozen=True)
@@ -155,15 +227,18 @@ class ReleasedBehaviour:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole run."""
+    """A whole run. A stage that is null is left out."""
 
     name: str
     method: str
     seed: int = 42
     model: ModelSettings = field(default_factory=ModelSettings)
+    views: ViewSettings = field(default_factory=ViewSettings)
     data: DataSettings = field(default_factory=DataSettings)
-    stage1: Stage1Settings = field(default_factory=Stage1Settings)
-    stage2: Stage2Settings = field(default_factory=Stage2Settings)
+    stage1: Stage1Settings | None = None
+    stage2: Stage2Settings | None = None
+    flow: FlowSettings = field(default_factory=FlowSettings)
+    replaced: ReplacedSettings = field(default_factory=ReplacedSettings)
     loop: LoopSettings = field(default_factory=LoopSettings)
     released: ReleasedBehaviour = field(default_factory=ReleasedBehaviour)
 
@@ -188,17 +263,45 @@ def recipe_path(name_or_path: str) -> Path:
         return path
     if name_or_path in recipe_names():
         return RECIPES / f"{name_or_path}.yaml"
-    raise DiffaugError(f"there is no recipe {name_or_path!r}{_nearest(name_or_path, recipe_names())}")
+    raise DiffaugError(f"there is no recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}")
 
 
 def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
     """Read a recipe by name or from a YAML file.
 
+    Two keys belong to the file and not to the settings. `extends: NAME` starts from another recipe. `backbones` holds
+    settings for other backbones than the recipe's own, by their name, as in
+    `roberta-base: {stage2: {batch_size: 512}}`; they are used when `model.backbone` is that name, or a path or hub name that ends in it.
+
     Args:
         name_or_path: one of `recipe_names()`, or the path of a .yaml file.
-        changes: `key=value` strings such as `stage1.steps=auto`; values are read as YAML.
+        changes: `key=value` strings such as `stage1.steps=auto`; values are read as YAML, and they go above all.
     """
     path = recipe_path(name_or_path)
+    values = _read(path)
+    parsed = [_parse(change) for change in changes]
+    backbones = values.pop("backbones", {})
+    if not isinstance(backbones, dict):
+        raise DiffaugError(f"{path}: backbones must be a group of settings for each name of a backbone")
+    chosen = copy.deepcopy(values)
+    for keys, value in parsed:
+        _set(chosen, keys, value)
+    model = chosen.get("model")
+    backbone = str(model.get("backbone") or "") if isinstance(model, dict) else ""
+    values = _merged(values, backbones.get(backbone.rstrip("/").rsplit("/", 1)[-1], {}))
+    for keys, value in parsed:
+        _set(values, keys, value)
+    return recipe_from_dict(values, source=str(path))
+
+
+def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """A recipe from plain values, every key and type checked."""
+    recipe: Recipe = build(Recipe, values, source)
+    return recipe
+
+
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The values of a file, on top of those of the recipe it extends."""
     try:
         values = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -207,102 +310,41 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
         raise DiffaugError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise DiffaugError(f"{path} holds no settings")
-    for change in changes:
-        _apply(values, change)
-    return recipe_from_dict(values, source=str(path))
+    if "extends" not in values:
+        return values
+    if path in seen:
+        raise DiffaugError(f"{path} extends itself")
+    return _merged(_read(recipe_path(str(values.pop("extends"))), (*seen, path)), values)
 
 
-def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
-    """A recipe from plain values, every key and type checked."""
-    recipe: Recipe = _build(Recipe, values, source, "")
-    return recipe
+def _merged(below: Mapping[str, Any], above: Any) -> dict[str, Any]:
+    """Both groups of settings, inner groups merged too; what is in ``above`` goes."""
+    if not isinstance(above, Mapping):
+        raise DiffaugError(f"settings must be a group of key: value, not {above!r}")
+    merged = dict(below)
+    for key, value in above.items():
+        inner = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if inner else copy.deepcopy(value)
+    return merged
 
 
-def _apply(values: dict[str, Any], change: str) -> None:
+def _parse(change: str) -> tuple[list[str], Any]:
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise DiffaugError(f"cannot read the change {change!r}: write it as key=value, such as stage1.steps=500")
-    *groups, last = key.strip().split(".")
-    place = values
-    for group in groups:
-        inner = place.setdefault(group, {})
-        if not isinstance(inner, dict):
-            raise DiffaugError(f"cannot set {key}: {group} is a single value, not a group of settings")
-        place = inner
     try:
-        place[last] = yaml.safe_load(text)
+        return key.strip().split("."), yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise DiffaugError(f"cannot read the value of {change!r}: {' '.join(str(error).split())}") from error
 
 
-def _build(cls: Any, values: Any, source: str, where: str) -> Any:
-    if not isinstance(values, Mapping):
-        raise DiffaugError(f"{source}: {where or 'the recipe'} must be a group of settings, not {values!r}")
-    hints = get_type_hints(cls)
-    for key in values:
-        if key not in hints:
-            raise DiffaugError(f"{source}: unknown setting {_join(where, key)!r}{_nearest(str(key), hints)}")
-    built = {}
-    for f in fields(cls):
-        if f.name not in values:
-            continue
-        path, hint, value = _join(where, f.name), hints[f.name], values[f.name]
-        build = _build if is_dataclass(hint) else _checked
-        built[f.name] = build(hint, value, source, path)
-    try:
-        return cls(**built)
-    except TypeError as error:
-        raise DiffaugError(f"{source}: {error}") from error
-
-
-def _checked(hint: Any, value: Any, source: str, where: str) -> Any:
-    """``value`` as type ``hint`` (an int becomes a float where one is wanted), or an error that says what fits."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        for option in args:
-            try:
-                return _checked(option, value, source, where)
-            except DiffaugError:
-                continue
-    elif origin is Literal:
-        if value in args:
-            return value
-    elif origin is list:
-        if isinstance(value, list):
-            return [_checked(args[0], item, source, where) for item in value]
-    elif origin is dict:
-        if isinstance(value, Mapping):
-            return {str(key): _checked(args[1], item, source, f"{where}.{key}") for key, item in value.items()}
-    elif hint is float:
-        # YAML reads 1e-5 as a string; whoever writes it means a number.
-        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-            try:
-                return float(value)
-            except ValueError:
-                pass
-    elif hint is type(None):
-        if value is None:
-            return None
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise DiffaugError(f"{source}: {where} = {value!r} does not fit; it takes {_describe(hint)}")
-
-
-def _describe(hint: Any) -> str:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_describe(option) for option in args)
-    if origin is Literal:
-        return " or ".join(repr(option) for option in args)
-    if origin in (list, dict):
-        return {list: "a list", dict: "a group of key: value"}[origin]
-    return {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}[hint]
-
-
-def _join(where: str, key: Any) -> str:
-    return f"{where}.{key}" if where else str(key)
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+def _set(values: dict[str, Any], keys: list[str], value: Any) -> None:
+    *groups, last = keys
+    place = values
+    for group in groups:
+        if place.get(group) is None:  # not there, or a stage that was left out and is wanted after all
+            place[group] = {}
+        place = place[group]
+        if not isinstance(place, dict):
+            raise DiffaugError(f"cannot set {'.'.join(keys)}: {group} is a single value, not a group of settings")
+    place[last] = value

@@ -58,7 +58,7 @@ def test_kappa_is_the_gap_of_the_row_norms(encoder_and_rows: Callable[..., objec
     for hook in hooks:
         hook.remove()
     last_forward = own[-2 * len(encoder.backbone.encoder.layer) :]  # the forward with both views in use
-    blocks = encoder.eval().prefix.keys_and_values().detach()  # (layers, 2, views, heads, length, head_dim)
+    blocks = encoder.eval().views.keys_and_values().detach()  # (layers, 2, views, heads, length, head_dim)
     prefix = []
     for layer in blocks:
         for kind in layer:

@@ -17,9 +17,9 @@ def vector(method: DiffAug, ids: list[int], view: int, gap: int = 0) -> Tensor:
     """The state at the mask token of one sentence under one view, with positions and prefix written out."""
     encoder, template = method.encoder, method.collator.template
     tokens = [*template.before, *ids, *template.after]
-    length = method.recipe.model.prefix_length
+    length = method.recipe.views.length
     positions = [2 * length + i + (gap if i >= len(template.before) else 0) for i in range(len(tokens))]
-    states = encoder.prefix.states(torch.tensor([view]))
+    states = encoder.views.states(torch.tensor([view]))
     out = encoder.backbone(
         input_ids=torch.tensor([tokens]), position_ids=torch.tensor([positions]), prefix=states
     ).last_hidden_state
@@ -116,7 +116,7 @@ def test_stages_freeze_and_train_what_they_should(tiny_run: Callable[..., Any]) 
         assert not any("backbone" in name for name in first)
         second = trainable(method, inputs(2)[0])
         assert any("backbone" in name for name in second)
-        assert any("prefix" in name for name in second)
+        assert any("views" in name for name in second)
         assert any("projection" in name for name in second)
         assert any("classifier" in name for name in second) == (setting == "semi-aux")
         assert len(build_optimizer(method, inputs(2)[0]).param_groups) == roles

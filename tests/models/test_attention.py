@@ -56,8 +56,8 @@ def make_rows(collator: Collator, sentences: list[str], padded: bool, views: lis
 
 def own_vectors(encoder: Encoder, rows: Rows) -> Tensor:
     """(layers, 2, rows, heads, prefix, head_dim): what each row should see, sorted out by hand."""
-    assert isinstance(encoder.prefix, FoldedPrefix)
-    views = list(encoder.prefix.blocks.detach().unbind(2))  # one (layers, 2, heads, length, head_dim) a view
+    assert isinstance(encoder.views, FoldedPrefix)
+    views = list(encoder.views.blocks.detach().unbind(2))  # one (layers, 2, heads, length, head_dim) a view
     if rows.views is None:
         return torch.stack([torch.cat(views, dim=3)] * len(rows), dim=2)
     return torch.stack([views[view] for view in rows.views.tolist()], dim=2)

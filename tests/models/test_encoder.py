@@ -68,10 +68,10 @@ def test_explicit_positions_without_an_offset_are_the_models_own(tiny: Tiny, sen
     rows = collator.rows(collator.ids(sentences)[0])
     default = encoder(rows)
     rows.gap = torch.zeros(len(rows), dtype=torch.long)
+    rows.slot = torch.full((len(rows),), 2)
     assert torch.allclose(encoder(rows), default, atol=1e-6)
     # Guard: positions that are moved do change the result.
     rows.gap += 1
-    rows.slot = 2
     assert not torch.allclose(encoder(rows), default, atol=1e-3)
 
 
@@ -160,6 +160,7 @@ def test_bare_templates_in_a_batch_with_the_longest_sentences(tiny: Tiny, family
     assert whole.pool_at is not None
     assert bare.pool_at is not None
     assert bare.gap is not None
+    assert bare.slot is not None
     template_width, width = bare.input_ids.shape[1], whole.input_ids.shape[1]
     padded = torch.full((1, width), collator.tokenizer.pad_token_id)
     padded[:, :template_width] = bare.input_ids
@@ -170,7 +171,7 @@ def test_bare_templates_in_a_batch_with_the_longest_sentences(tiny: Tiny, family
         mask,
         pool_at=torch.cat([whole.pool_at, bare.pool_at]),
         gap=torch.cat([torch.zeros(1, dtype=torch.long), bare.gap]),
-        slot=bare.slot,
+        slot=torch.cat([bare.slot, bare.slot]),
         views=torch.tensor([0, 1]),
     )
     expected = torch.cat([encoder(whole), encoder(bare)])

@@ -56,10 +56,11 @@ def test_joined_rows_without_views_and_template() -> None:
 
 
 def test_rows_move_together() -> None:
-    rows = Rows(torch.zeros(2, 3, dtype=torch.long), slot=4, views=torch.tensor([0, 1])).to("meta")
+    rows = Rows(torch.zeros(2, 3, dtype=torch.long), slot=torch.tensor([4, 4]), views=torch.tensor([0, 1])).to("meta")
     assert rows.input_ids.device.type == "meta"
     assert rows.views is not None
     assert rows.views.device.type == "meta"
     assert rows.attention_mask is None
-    assert rows.slot == 4
+    assert rows.slot is not None
+    assert rows.slot.device.type == "meta"
     assert len(rows) == 2

@@ -27,7 +27,12 @@ PREFIX = PrefixConfig(views=2, length=3)
 BERT_TEMPLATE = 'This sentence of "{}" means [MASK].'
 ROBERTA_TEMPLATE = "This sentence : ' {} ' means [MASK]."
 EVERYTHING = ModelConfig(
-    "mask", BERT_TEMPLATE, True, PREFIX, (DenseConfig(32, 16), DenseConfig(16, 8, False, "gelu")), normalize=True
+    "mask",
+    BERT_TEMPLATE,
+    True,
+    PREFIX,
+    head=(DenseConfig(32, 16), DenseConfig(16, 8, False, "gelu")),
+    normalize=True,
 )
 
 Tiny = Callable[[str], Path]
@@ -86,7 +91,7 @@ def test_loaded_model_gives_the_same_vectors(
     assert loaded.encoder.config == config
     assert loaded.provenance == embedder.provenance
     assert not loaded.encoder.training
-    assert loaded.encoder.prefix is None or isinstance(loaded.encoder.prefix, FoldedPrefix)
+    assert loaded.encoder.views is None or isinstance(loaded.encoder.views, FoldedPrefix)
     for normalize in (True, False):
         before, after = (e.encode(sentences, normalize=normalize) for e in (embedder, loaded))
         np.testing.assert_array_equal(before, after)
@@ -96,9 +101,9 @@ def test_training_form_is_left_as_it_was(tiny_bert: Path, sentences: list[str], 
     embedder = make(tiny_bert, EVERYTHING)
     embedder.encoder.train()
     embedder.save(tmp_path / "model")
-    assert isinstance(embedder.encoder.prefix, ReparametrisedPrefix)
+    assert isinstance(embedder.encoder.views, ReparametrisedPrefix)
     assert embedder.encoder.training
-    assert embedder.encoder.prefix.training
+    assert embedder.encoder.views.training
     np.testing.assert_array_equal(
         Embedder.from_pretrained(tmp_path / "model").encode(sentences),
         Embedder(embedder.encoder, embedder.tokenizer).encode(sentences),
@@ -227,9 +232,22 @@ def test_description_in_another_encoding(copy: Path) -> None:
         Embedder.from_pretrained(copy)
 
 
+def test_a_model_of_the_first_format(copy: Path, sentences: list[str]) -> None:
+    """It knew of prefixes and nothing of adapters, LoRA and flows."""
+    expected = Embedder.from_pretrained(copy).encode(sentences)
+
+    def older(description: dict[str, Any]) -> None:
+        description["format_version"] = 1
+        for name in ("adapter", "lora", "flow"):
+            del description["model"][name]
+
+    describe(copy, older)
+    assert np.array_equal(Embedder.from_pretrained(copy).encode(sentences), expected)
+
+
 def test_newer_format(copy: Path) -> None:
-    describe(copy, lambda d: d.update(format_version=2, diffaug_version="9.9"))
-    with pytest.raises(DiffaugError, match=r"format version 2, written by a newer diffaug \(9\.9\).*upgrade"):
+    describe(copy, lambda d: d.update(format_version=3, diffaug_version="9.9"))
+    with pytest.raises(DiffaugError, match=r"format version 3, written by a newer diffaug \(9\.9\).*upgrade"):
         Embedder.from_pretrained(copy)
 
 

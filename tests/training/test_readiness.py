@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-from diffaug.augment.compatibility import Compatibility
 from diffaug.training.readiness import Readiness
 
 
 def first_stop(delta: list[float], kappa: list[float], every: int = 50) -> tuple[int, str] | None:
     readiness = Readiness()
     for i, values in enumerate(zip(delta, kappa, strict=True)):
-        readiness.add(i * every, Compatibility(*values))
+        readiness.add(i * every, *values)
         reason = readiness.reason_to_stop()
         if reason is not None:
             return i * every, reason

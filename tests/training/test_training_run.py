@@ -23,14 +23,21 @@ from diffaug.training.run import train
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_runs_two_steps_in_every_stage(
-    name: str, tiny_bert: Path, data_files: dict[str, str], tmp_path: Path
+    name: str, tiny_bert: Path, data_files: dict[str, str], labelled_pairs: str, tmp_path: Path
 ) -> None:
-    changes = [f"model.backbone={tiny_bert}", "stage1.steps=2", "stage2.steps=2", "stage1.batch_size=8"]
-    changes += ["stage2.batch_size=8", "stage2.aux_batch_size=8"]
-    changes += [f"data.{name}={path}" for name, path in data_files.items()]
-    result = train(load_recipe(name, [*changes, "data.test=null"]), tmp_path / "run", quiet=True)
+    recipe = load_recipe(name)
+    changes = [f"model.backbone={tiny_bert}", "data.test=null"]
+    changes += [f"data.{kind}={path}" for kind, path in data_files.items()]
+    stages = [number for number in (1, 2) if getattr(recipe, f"stage{number}") is not None]
+    for number in stages:
+        changes += [f"stage{number}.steps=2", f"stage{number}.batch_size=8"]
+    if 2 in stages:
+        changes.append("stage2.aux_batch_size=8")
+    if recipe.data.nli_classes == 3:
+        changes.append(f"data.nli={labelled_pairs}")
+    result = train(load_recipe(name, changes), tmp_path / "run", quiet=True)
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert {(line["stage"], line["step"]) for line in steps if "loss" in line} == {(1, 2), (2, 2)}
+    assert {(line["stage"], line["step"]) for line in steps if "loss" in line} == {(number, 2) for number in stages}
     assert np.isfinite(result.scores["dev"])
     assert Embedder.from_pretrained(result.model).encode(["A sentence."]).shape == (1, 32)
 
@@ -52,7 +59,7 @@ def test_what_a_run_leaves_behind(make_recipe: Callable[..., Recipe], tmp_path: 
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     logged = {key for line in lines for key in line}
     assert {"loss", "contrastive", "nli", "delta", "kappa", "alignment", "uniformity", "dev"} <= logged
-    assert {"negatives_per_anchor", "lr_backbone", "lr_prefix"} <= logged
+    assert {"negatives_per_anchor", "lr_backbone", "lr_views"} <= logged
     assert [line["negatives_per_anchor"] for line in lines if "negatives_per_anchor" in line] == [7]
 
 
@@ -162,7 +169,7 @@ def test_two_processes_train_as_one(make_recipe: Callable[..., Recipe], tmp_path
 
     from diffaug.models.backbone import load_backbone
 
-    recipe = make_recipe("semi-aux", model={"prefix_dropout": 0.0}, stage1={"steps": 3}, stage2={"steps": 3})
+    recipe = make_recipe("semi-aux", views={"dropout": 0.0}, stage1={"steps": 3}, stage2={"steps": 3})
     quiet_backbone = tmp_path / "backbone"
     backbone, tokenizer = load_backbone(recipe.model.backbone)
     config = AutoConfig.from_pretrained(recipe.model.backbone)
@@ -199,7 +206,7 @@ def test_bf16_trains_on_a_cpu_and_fp16_is_refused(make_recipe: Callable[..., Rec
 def test_the_gradient_cache_trains_in_the_loop(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     scores = []
     for name, cache in (("plain", None), ("cached", 5)):
-        recipe = make_recipe("semi", stage2={"gradient_cache": cache, "steps": 2}, model={"prefix_dropout": 0.0})
+        recipe = make_recipe("semi", stage2={"gradient_cache": cache, "steps": 2}, views={"dropout": 0.0})
         train(recipe, tmp_path / name, quiet=True)
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         scores.append([line["loss"] for line in lines if line["stage"] == 1 and "loss" in line])

@@ -8,10 +8,13 @@ to a peak and falls slowly, and kappa falls; both together say when stage 2 may 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from diffaug.augment.prefix import Prefix
+from diffaug.augment.views import Views
 from diffaug.models.attention import PrefixStates
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
@@ -20,16 +23,21 @@ from diffaug.objectives.metrics import divergence
 
 @dataclass(frozen=True)
 class Compatibility:
-    """Both measures at one moment."""
+    """The measures at one moment; only a prefix has a kappa."""
 
     delta: float
-    kappa: float
+    kappa: float | None
+
+    def values(self) -> dict[str, float]:
+        """Those there are, by name."""
+        return {"delta": self.delta} | ({} if self.kappa is None else {"kappa": self.kappa})
 
 
 @torch.no_grad()
-def measure_compatibility(encoder: Encoder, rows: Rows) -> Compatibility:
-    """delta and kappa over some sentences, without dropout."""
-    assert encoder.prefix is not None, "only an encoder with a prefix has two views to compare"
+def measure_compatibility(encoder: Encoder, rows: Rows) -> Compatibility | None:
+    """delta and kappa over some sentences, without dropout; None if the model has no learned views to compare."""
+    if encoder.config.views is None or encoder.config.views.views < 2:
+        return None
     was_training = encoder.training
     encoder.eval()
     try:
@@ -38,7 +46,7 @@ def measure_compatibility(encoder: Encoder, rows: Rows) -> Compatibility:
             for view in (0, 1)
         )
         delta = float(divergence(first.float(), second.float()))
-        return Compatibility(delta, _kappa(encoder, rows))
+        return Compatibility(delta, _kappa(encoder, rows) if isinstance(encoder.views, Prefix) else None)
     finally:
         encoder.train(was_training)
 
@@ -58,12 +66,26 @@ class _NormRecorder(PrefixStates):
         return super().extend(key, value, mask)
 
 
+class _Recording(Views):
+    """Stands in for a prefix during one forward, with a recorder around its states."""
+
+    def __init__(self, recorder: _NormRecorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def begin(self, rows: Rows) -> dict[str, Any]:
+        return {"prefix": self.recorder}
+
+    def end(self) -> None:
+        self.recorder.finish()
+
+
 def _kappa(encoder: Encoder, rows: Rows) -> float:
     """Mean over layers, keys and values of: mean row norm of the model's own, less that of the prefix's."""
-    assert encoder.prefix is not None
+    assert isinstance(encoder.views, Prefix)
     tokens = None if rows.attention_mask is None else rows.attention_mask.bool()
-    recorder = _NormRecorder(encoder.prefix.states(None), tokens)
-    encoder.represent(replace(rows, views=None), states=recorder)
+    recorder = _NormRecorder(encoder.views.states(None), tokens)
+    encoder.represent(replace(rows, views=None), views=_Recording(recorder))
     # (layers, 2, 1, heads, length, head_dim) -> (layers, 2, length)
     prefix = recorder.blocks.float().squeeze(2).transpose(2, 3).flatten(3).norm(dim=-1)
     return float(torch.stack(recorder.own).mean() - prefix.mean())

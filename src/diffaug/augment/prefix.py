@@ -6,20 +6,36 @@ In training the keys and values come out of a small matrix through an MLP, which
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from diffaug.augment.views import Views
 from diffaug.models.attention import AttentionShape, PrefixStates
 from diffaug.models.config import PrefixConfig
+from diffaug.models.rows import Rows
 
 
-class Prefix(nn.Module):
+class Prefix(Views):
     """What both forms share: `states` gives a forward its prefix."""
+
+    config: PrefixConfig
 
     def __init__(self, config: PrefixConfig, shape: AttentionShape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape
+        self._states: PrefixStates | None = None
+
+    def begin(self, rows: Rows) -> dict[str, Any]:
+        self._states = self.states(rows.views)
+        return {"prefix": self._states}
+
+    def end(self) -> None:
+        assert self._states is not None, "begin comes first"
+        states, self._states = self._states, None
+        states.finish()
 
     def keys_and_values(self) -> Tensor:
         """(layers, 2, views, heads, length, head_dim)"""

@@ -24,6 +24,7 @@ class Collator:
         config: template, prompt, final stop, lower case and length limit come from here.
         positions: how many positions the backbone has for template and sentence together (None: no limit).
         max_length: a tighter limit on the sentence's own word pieces than the model's, as recipes set for training.
+        second_template: the prompt of the second view, where training has another one for it.
     """
 
     def __init__(
@@ -32,14 +33,22 @@ class Collator:
         config: ModelConfig,
         positions: int | None = None,
         max_length: int | None = None,
+        second_template: str | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.template = Template.build(tokenizer, config.template)
+        self.templates = [self.template]  # by view; of one template, every view's
+        if second_template is not None:
+            self.templates.append(Template.build(tokenizer, second_template))
+            if self.template.mask_at is None or self.templates[1].mask_at is None:
+                raise DiffaugError("a second template goes with a first, both with one [MASK]")
+            if self.templates[1].spaced != self.template.spaced:
+                raise DiffaugError("both templates must put a space before the {}, or neither: sentences are read once")
         self._config = config
         self._before = config.prompt or (" " if self.template.spaced else "")
         limits = [limit for limit in (config.max_length, max_length) if limit is not None]
         if positions is not None:
-            limits.append(positions - len(self.template))
+            limits.append(positions - max(len(template) for template in self.templates))
         self.max_length = min(limits) if limits else None
         if self.max_length is not None and self.max_length < 1:
             raise DiffaugError(
@@ -70,30 +79,32 @@ class Collator:
         return encoded, len(too_long)
 
     def rows(self, ids: Sequence[Sequence[int]], views: Sequence[int] | None = None) -> Rows:
-        """Put the template around each sentence's word pieces and pad to the longest."""
-        template = self.template
-        lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
-        whole = [[*template.before, *row, *template.after] for row in ids]
+        """Put the template of its view around each sentence's word pieces and pad to the longest."""
+        chosen = self._templates(len(ids), views)
+        whole = [[*template.before, *row, *template.after] for template, row in zip(chosen, ids, strict=True)]
+        masks = [template.mask_position(len(row)) for template, row in zip(chosen, ids, strict=True)]
         return Rows(
             *self._padded(whole),
-            pool_at=None
-            if template.mask_at is None
-            else torch.tensor([template.mask_position(length) for length in lengths]),
+            pool_at=None if self.template.mask_at is None else torch.tensor(masks),
             views=None if views is None else torch.tensor(views),
         )
 
     def bare_templates(self, lengths: Sequence[int], views: Sequence[int] | None = None) -> Rows:
         """The template without a sentence, its tail at the positions it would have behind one of each length."""
-        template = self.template
-        assert template.mask_at is not None, "denoising needs a template"
-        whole = [[*template.before, *template.after]] * len(lengths)
+        assert self.template.mask_at is not None, "denoising needs a template"
+        chosen = self._templates(len(lengths), views)
         return Rows(
-            torch.tensor(whole),
-            pool_at=torch.full((len(lengths),), template.mask_position(0)),
+            *self._padded([[*template.before, *template.after] for template in chosen]),
+            pool_at=torch.tensor([template.mask_position(0) for template in chosen]),
             gap=torch.tensor(lengths),
-            slot=len(template.before),
+            slot=torch.tensor([len(template.before) for template in chosen]),
             views=None if views is None else torch.tensor(views),
         )
+
+    def _templates(self, count: int, views: Sequence[int] | None) -> list[Template]:
+        if views is None or len(self.templates) == 1:
+            return [self.template] * count
+        return [self.templates[view] for view in views]
 
     def _padded(self, whole: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor | None]:
         longest = max(len(row) for row in whole)
@@ -117,9 +128,14 @@ class Collator:
         return self._before + text
 
 
-def collator_for(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> Collator:
+def collator_for(
+    encoder: Encoder,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None = None,
+    second_template: str | None = None,
+) -> Collator:
     """The collator of an encoder: the prefix takes its share of the backbone's positions."""
     positions = position_limit(encoder.backbone)
     if positions is not None and encoder.config.prefix is not None:
         positions -= encoder.config.prefix.total
-    return Collator(tokenizer, encoder.config, positions, max_length)
+    return Collator(tokenizer, encoder.config, positions, max_length, second_template)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cached_property
 
 from diffaug.config import DataSettings
@@ -45,10 +46,18 @@ class Corpus:
         return draw(data, self._settings.label_draw, count=int(labels))
 
     def nli_pairs(self) -> Examples:
-        """Pairs labelled 1 for entailment and 0 for contradiction."""
-        pairs = pairs_from_triplets(self.nli) if isinstance(self.nli, Triplets) else self.nli.without_neutral()
-        columns = self._tokenised(pairs.premises), self._tokenised(pairs.hypotheses)
-        return Examples(columns, tuple(pairs.binary()))
+        """Labelled pairs: 1 for entailment and 0 for contradiction, or 0, 1, 2 for entailment, neutral, contradiction."""
+        if self._settings.nli_classes == 2:
+            pairs = pairs_from_triplets(self.nli) if isinstance(self.nli, Triplets) else self.nli.without_neutral()
+            labels = pairs.binary()
+        elif isinstance(self.nli, Triplets):
+            raise DiffaugError(
+                f"{self._settings.nli} holds triplets, which have no neutral pairs: three classes need labelled pairs, "
+                "or set data.nli_classes=2"
+            )
+        else:
+            pairs, labels = self.nli, self.nli.three_way()
+        return Examples((self._tokenised(pairs.premises), self._tokenised(pairs.hypotheses)), tuple(labels))
 
     def triplets(self) -> Examples:
         """Premise, entailment and contradiction; a row that occurs again is left out."""
@@ -57,22 +66,42 @@ class Corpus:
         self._say_dropped("triplets", len(nli) - len(rows))
         return Examples(tuple(self._tokenised([row[i] for row in rows]) for i in range(3)))
 
-    def sentences(self) -> Examples:
-        """Unlabelled sentences; one that occurs again is left out, since it would be its own negative."""
-        source = self._source("unlabelled", "sentences, one a line")
-        columns = self._settings.columns.get("unlabelled")
-        sentences = read_sentences(source, columns, self._settings.on_bad)
-        distinct = list(dict.fromkeys(sentences))
-        self._say_dropped("sentences", len(sentences) - len(distinct))
-        return Examples((self._tokenised(distinct),))
+    def sentences(self, positive: Callable[[str], str] | None = None) -> Examples:
+        """Unlabelled sentences; one that occurs again is left out, since it would be its own negative.
+
+        Args:
+            positive: makes the other sentence of a positive pair, a second column; left out, there is one column.
+        """
+        return self._distinct(self._unlabelled, positive)
+
+    def nli_sentences(self, positive: Callable[[str], str] | None = None) -> Examples:
+        """The sentences of the labelled data, without their labels."""
+        columns = (
+            (self.nli.anchors, self.nli.positives, self.nli.negatives)
+            if isinstance(self.nli, Triplets)
+            else (self.nli.premises, self.nli.hypotheses)
+        )
+        return self._distinct([sentence for column in columns for sentence in column], positive)
 
     def positives(self, count: int) -> list[tuple[str, str]]:
-        """Some pairs of sentences of which the first entails the second, the same ones for every run."""
-        if isinstance(self.nli, Triplets):
-            pairs = list(zip(self.nli.anchors, self.nli.positives, strict=True))
+        """Some pairs of sentences that mean nearly the same, the same ones for every run.
+
+        Premise and entailment where there are labels; else the dev pairs of the highest scores; else a sentence and the
+        same without its last word.
+        """
+        if self._settings.nli is not None:
+            if isinstance(self.nli, Triplets):
+                pairs = list(zip(self.nli.anchors, self.nli.positives, strict=True))
+            else:
+                pairs = [(premise, text) for premise, text, label in self.nli if label is Label.ENTAILMENT]
+        elif (dev := self.dev()) is not None:
+            best = sorted(range(len(dev)), key=dev.scores.__getitem__, reverse=True)[: max(2, len(dev) // 5)]
+            pairs = [(dev.first[i], dev.second[i]) for i in best]
+        elif self._settings.unlabelled is not None:
+            pairs = [(s, " ".join(s.split()[:-1])) for s in self._unlabelled if len(s.split()) > 3]
         else:
-            pairs = [(premise, text) for premise, text, label in self.nli if label is Label.ENTAILMENT]
-        return draw(pairs, seed=0, count=min(count, len(pairs)))
+            pairs = []
+        return draw(pairs, seed=0, count=min(count, len(pairs))) if pairs else []
 
     def dev(self) -> ScoredPairs | None:
         """Scored pairs that choose the best checkpoint."""
@@ -81,6 +110,19 @@ class Corpus:
     def test(self) -> ScoredPairs | None:
         """Scored pairs for the end."""
         return self._scored("test")
+
+    @cached_property
+    def _unlabelled(self) -> list[str]:
+        source = self._source("unlabelled", "sentences, one a line")
+        return read_sentences(source, self._settings.columns.get("unlabelled"), self._settings.on_bad)
+
+    def _distinct(self, sentences: list[str], positive: Callable[[str], str] | None) -> Examples:
+        distinct = list(dict.fromkeys(sentences))
+        self._say_dropped("sentences", len(sentences) - len(distinct))
+        columns = [self._tokenised(distinct)]
+        if positive is not None:
+            columns.append(self._tokenised([positive(sentence) for sentence in distinct]))
+        return Examples(tuple(columns))
 
     def _scored(self, name: str) -> ScoredPairs | None:
         source = getattr(self._settings, name)

@@ -89,7 +89,7 @@ class GeometryTask:
 def delta(embedder: Embedder, sentences: Sequence[str]) -> float | None:
     """The mean distance of the two views of a sentence, before any head; None for a model without views."""
     encoder = embedder.encoder
-    if encoder.prefix is None or encoder.prefix.config.views != 2:
+    if encoder.config.views is None or encoder.config.views.views != 2:
         return None
     ids, _ = embedder.collator.ids(sentences)
     order = np.argsort([len(row) for row in ids], kind="stable")

@@ -5,8 +5,18 @@ from __future__ import annotations
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Method
 from diffaug.methods.diffaug import DiffAug
+from diffaug.methods.promptbert import PromptBERT
+from diffaug.methods.sbert import SBERT
+from diffaug.methods.simcse import SimCSE
+from diffaug.methods.untrained import Untrained
 
-METHODS: dict[str, type[Method]] = {"diffaug": DiffAug}
+METHODS: dict[str, type[Method]] = {
+    "diffaug": DiffAug,
+    "promptbert": PromptBERT,
+    "sbert": SBERT,
+    "simcse": SimCSE,
+    "untrained": Untrained,
+}
 
 
 def method_class(name: str) -> type[Method]:

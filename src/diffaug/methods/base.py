@@ -33,6 +33,7 @@ class Stage:
         learning_rates: the rate of each role that learns; all other parameters are frozen.
         schedule_steps: over how many steps the rate decays to zero.
         gradient_cache: rows through the encoder at a time, or None for all.
+        dropout: whether the backbone's dropout is on.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Stage:
     weight_decay: float = 0.0
     automatic: bool = False
     gradient_cache: int | None = None
+    dropout: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Method(nn.Module, ABC):
         self.recipe = recipe
         self.encoder = encoder
         self.collator = collator
+        self._backbone_dropout = True
 
     @classmethod
     @abstractmethod
@@ -89,6 +92,21 @@ class Method(nn.Module, ABC):
         Raises:
             DiffaugError: data that the recipe needs is missing.
         """
+
+    def begin(self, stage: Stage) -> None:
+        """Ready for the steps of a stage: in training mode, the backbone's dropout as the stage wants it."""
+        self._backbone_dropout = stage.dropout
+        self.train()
+
+    def train(self, mode: bool = True) -> Method:
+        super().train(mode)
+        if mode and not self._backbone_dropout:
+            self.encoder.backbone.eval()
+        return self
+
+    def represent(self, rows: Rows) -> Tensor:
+        """(rows, hidden size): the vectors `losses` is given, unless something stands in for the encoder."""
+        return self.encoder.represent(rows)
 
     @abstractmethod
     def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> Inputs:

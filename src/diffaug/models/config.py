@@ -26,6 +26,32 @@ class PrefixConfig:
 
 
 @dataclass(frozen=True)
+class AdapterConfig:
+    """Bottleneck layers behind attention and feed-forward, a set for each view; at inference the mean of the sets."""
+
+    views: int = 2
+    bottleneck: int = 4
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank updates of the query and value projections, a set for each view; at inference the mean of the sets."""
+
+    views: int = 2
+    rank: int = 4
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class FlowConfig:
+    """A normalising flow behind the pooling: ``levels`` of ``steps`` steps, their couplings ``hidden`` wide inside."""
+
+    levels: int = 2
+    steps: int = 3
+    hidden: int = 32
+
+
+@dataclass(frozen=True)
 class DenseConfig:
     """A linear layer and an activation, behind the pooling."""
 
@@ -43,7 +69,8 @@ class ModelConfig:
         pooling: see `diffaug.models.pooling`.
         template: the text around a sentence, `{}` in its place, with one mask token written `[MASK]`; None for none.
         final_stop: add a full stop to a sentence that ends in none of ``. ? ! " '`` (prompts expect one).
-        prefix: the prefix of the views, if any.
+        prefix, adapter, lora: the learned module of the views, if any; one of them at most.
+        flow: the flow the pooled vector goes through, if any.
         head: dense layers applied to the pooled vector.
         normalize: the model's output is scaled to length one, also when the caller does not ask for it.
         max_length: word pieces of a sentence (template and special tokens not counted) beyond which it is cut; None:
@@ -56,6 +83,9 @@ class ModelConfig:
     template: str | None = None
     final_stop: bool = False
     prefix: PrefixConfig | None = None
+    adapter: AdapterConfig | None = None
+    lora: LoraConfig | None = None
+    flow: FlowConfig | None = None
     head: tuple[DenseConfig, ...] = ()
     normalize: bool = False
     max_length: int | None = None
@@ -69,8 +99,15 @@ class ModelConfig:
             raise DiffaugError("pooling 'mask' and a template belong together: set both or neither")
         if self.template is not None and (self.template.count("{}") != 1 or self.template.count("[MASK]") != 1):
             raise DiffaugError(f"a template holds one {{}} and one [MASK]; this one does not: {self.template!r}")
+        if sum(part is not None for part in (self.prefix, self.adapter, self.lora)) > 1:
+            raise DiffaugError("a model has a prefix, adapters or LoRA, not several of them")
         if self.max_length is not None and self.max_length < 1:
             raise DiffaugError(f"max_length must be at least 1, not {self.max_length}")
+
+    @property
+    def views(self) -> PrefixConfig | AdapterConfig | LoraConfig | None:
+        """The learned module of the views."""
+        return self.prefix or self.adapter or self.lora
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -80,11 +117,15 @@ class ModelConfig:
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """The reverse of `to_dict`; an unknown or missing key is an error, as is a value of the wrong type."""
         read = dict(_table(values, "model"))
-        if read.get("prefix") is not None:
-            read["prefix"] = _read(PrefixConfig, read["prefix"], "prefix")
+        for name, kind in _PARTS.items():
+            if read.get(name) is not None:
+                read[name] = _read(kind, read[name], name)
         if isinstance(read.get("head"), list):
             read["head"] = tuple(_read(DenseConfig, dense, "head") for dense in read["head"])
         return _read(cls, read, "model")
+
+
+_PARTS: dict[str, type] = {"prefix": PrefixConfig, "adapter": AdapterConfig, "lora": LoraConfig, "flow": FlowConfig}
 
 
 def _read(kind: type[Settings], values: Any, what: str) -> Settings:

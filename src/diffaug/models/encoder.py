@@ -1,7 +1,8 @@
-"""The encoder: backbone, prefix, pooling and head as one module that turns `Rows` into vectors."""
+"""The encoder: backbone, view modules, pooling, flow and head as one module that turns `Rows` into vectors."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -9,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from diffaug.augment.prefix import Prefix
-from diffaug.models.attention import PrefixStates
+from diffaug.augment.views import Views
 from diffaug.models.backbone import first_position
-from diffaug.models.config import ModelConfig
+from diffaug.models.config import ModelConfig, Pooling
+from diffaug.models.flow import Flow
 from diffaug.models.heads import build_head
 from diffaug.models.pooling import needs_all_layers, pool
 from diffaug.models.rows import Rows
@@ -24,15 +25,17 @@ class Encoder(nn.Module):
     Args:
         backbone: any transformers encoder; with a prefix, one that `diffaug.models.attention` accepts.
         config: how its states become a vector.
-        prefix: the views' prefix, present exactly if ``config.prefix`` is.
+        views: the views' module: a learned one exactly if ``config.views`` says so, or one for training alone.
     """
 
-    def __init__(self, backbone: PreTrainedModel, config: ModelConfig, prefix: Prefix | None = None) -> None:
+    def __init__(self, backbone: PreTrainedModel, config: ModelConfig, views: Views | None = None) -> None:
         super().__init__()
-        if (prefix is None) != (config.prefix is None) or (prefix is not None and prefix.config != config.prefix):
-            raise ValueError("the prefix module and the prefix settings do not belong to each other")
+        if (None if views is None else views.config) != config.views:
+            raise ValueError("the view module and the settings of the views do not belong to each other")
+        width = int(backbone.config.hidden_size)
         self.backbone = backbone
-        self.prefix = prefix
+        self.views = views
+        self.flow = None if config.flow is None else Flow(width, **asdict(config.flow))
         self.head = build_head(config.head)
         self.config = config
         self._first_position = first_position(backbone)
@@ -43,37 +46,42 @@ class Encoder(nn.Module):
         return self.config.head[-1].outputs if self.config.head else int(self.backbone.config.hidden_size)
 
     def forward(self, rows: Rows) -> Tensor:
-        """(rows, width): pooled, through the head, and scaled to length one if the model does so."""
-        vectors = self.head(self.represent(rows))
+        """(rows, width): pooled, through flow and head, and scaled to length one if the model does so."""
+        vectors = self.represent(rows)
+        if self.flow is not None:
+            vectors, _ = self.flow(vectors)
+        vectors = self.head(vectors)
         return F.normalize(vectors, dim=-1) if self.config.normalize else vectors
 
-    def represent(self, rows: Rows, states: PrefixStates | None = None) -> Tensor:
-        """(rows, hidden size): the pooled states, before any head.
+    def represent(self, rows: Rows, *, pooling: Pooling | None = None, views: Views | None = None) -> Tensor:
+        """(rows, hidden size): the pooled states, before flow and head.
 
         Args:
             rows: the tokens.
-            states: what the attention layers are given as prefix, if not the encoder's own for these rows.
+            pooling: in place of the model's own, as some methods have for training.
+            views: in place of the encoder's own.
         """
+        pooling = pooling or self.config.pooling
+        views = views or self.views
         extra: dict[str, Any] = {}
-        if states is None and self.prefix is not None:
-            states = self.prefix.states(rows.views)
-        if states is not None:
-            extra["prefix"] = states
-        if self.prefix is not None or rows.gap is not None:
+        if self.config.prefix is not None or rows.gap is not None:
             extra["position_ids"] = self._positions(rows)
-        if needs_all_layers(self.config.pooling):
+        if needs_all_layers(pooling):
             extra["output_hidden_states"] = True
+        if views is not None:
+            extra |= views.begin(rows)
         out = self.backbone(input_ids=rows.input_ids, attention_mask=rows.attention_mask, **extra)
-        if states is not None:
-            states.finish()
-        return pool(self.config.pooling, rows, out.last_hidden_state, out.get("hidden_states"))
+        if views is not None:
+            views.end()
+        return pool(pooling, rows, out.last_hidden_state, out.get("hidden_states"))
 
     def _positions(self, rows: Rows) -> Tensor:
         """(rows or 1, length): tokens stand behind all vectors of all views, whichever of them a row sees."""
         offset = self._first_position + (self.config.prefix.total if self.config.prefix else 0)
         positions = torch.arange(rows.input_ids.shape[1], device=rows.input_ids.device).unsqueeze(0)
         if rows.gap is not None:
-            positions = positions + (positions >= rows.slot) * rows.gap.unsqueeze(1)
+            assert rows.slot is not None
+            positions = positions + (positions >= rows.slot.unsqueeze(1)) * rows.gap.unsqueeze(1)
             if rows.attention_mask is not None:
                 # A bare template padded to a long batch would move its padding beyond the last position.
                 positions = positions * rows.attention_mask

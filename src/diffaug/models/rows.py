@@ -21,7 +21,7 @@ class Rows:
         pool_at: (rows,), where the template's mask token stands; None without a template.
         gap: (rows,), how far the positions behind the template's slot are moved: 0 for a sentence, and for a bare
             template (which stands for a sentence in denoising) the length of the sentence it stands for.
-        slot: where the template's slot begins, in tokens; read with ``gap`` only.
+        slot: (rows,), where the template's slot begins, in tokens; there exactly if ``gap`` is.
         views: (rows,), the view a row belongs to; None: all views at once, as at inference.
     """
 
@@ -29,7 +29,7 @@ class Rows:
     attention_mask: Tensor | None = None
     pool_at: Tensor | None = None
     gap: Tensor | None = None
-    slot: int = 0
+    slot: Tensor | None = None
     views: Tensor | None = None
 
     def __len__(self) -> int:
@@ -80,6 +80,6 @@ def join_rows(first: Rows, second: Rows) -> Rows:
         attention_mask=joined(masks, lambda rows: torch.ones_like(rows.input_ids)),
         pool_at=joined([r.pool_at for r in parts], lambda rows: torch.zeros(len(rows), dtype=torch.long)),
         gap=joined([r.gap for r in parts], lambda rows: torch.zeros(len(rows), dtype=torch.long)),
-        slot=max(r.slot for r in parts),
+        slot=joined([r.slot for r in parts], lambda rows: torch.zeros(len(rows), dtype=torch.long)),
         views=joined([r.views for r in parts], lambda rows: torch.zeros(len(rows), dtype=torch.long)),
     )

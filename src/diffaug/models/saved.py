@@ -17,17 +17,18 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from diffaug import __version__
-from diffaug.augment.prefix import FoldedPrefix, ReparametrisedPrefix
+from diffaug.augment.build import build_views
+from diffaug.augment.prefix import ReparametrisedPrefix
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
-from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import build_backbone, fill, load_tokenizer
 from diffaug.models.config import ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DESCRIPTION = "diffaug.json"
 WEIGHTS = "diffaug.safetensors"
+_PARTS = ("backbone", "prefix", "adapter", "lora", "flow", "head")
 _KEYS = {"format_version", "diffaug_version", "backbone", "model", "method", "recipe", "scores"}
 
 
@@ -78,10 +79,10 @@ def load_model(folder: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Provenan
     """
     description = _read_description(folder / DESCRIPTION)
     try:
-        config = ModelConfig.from_dict(description["model"])
+        config = ModelConfig.from_dict(_upgraded(description))
     except DiffaugError as error:
         raise DiffaugError(f"{folder / DESCRIPTION}: {error}") from error
-    parts: dict[str, dict[str, Tensor]] = {"backbone": {}, "prefix": {}, "head": {}}
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
     for name, tensor in _read_weights(folder / WEIGHTS).items():
         part, _, rest = name.partition(".")
         if part not in parts:
@@ -89,22 +90,40 @@ def load_model(folder: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Provenan
         parts[part][rest] = tensor
 
     backbone = build_backbone(description["backbone"], parts["backbone"], source=str(folder / WEIGHTS))
-    prefix = None if config.prefix is None else FoldedPrefix(config.prefix, attention_shape(backbone))
-    encoder = Encoder(backbone, config, prefix)
-    fill(prefix or nn.Identity(), parts["prefix"], str(folder / WEIGHTS), "prefix")
-    fill(encoder.head, parts["head"], str(folder / WEIGHTS), "head")
+    encoder = Encoder(backbone, config, build_views(config, backbone))
+    modules = {**_learned_views(encoder), "flow": encoder.flow, "head": encoder.head}
+    for part in parts.keys() - {"backbone"}:
+        fill(modules.get(part) or nn.Identity(), parts[part], str(folder / WEIGHTS), part)
     provenance = Provenance(description["method"], description["recipe"], description["scores"])
     return encoder.eval(), load_tokenizer(str(folder)), provenance
 
 
 def model_weights(encoder: Encoder) -> dict[str, Tensor]:
     """A copy of all weights inference needs, on the CPU. A prefix still in training form is folded."""
-    state = {f"backbone.{name}": tensor for name, tensor in encoder.backbone.state_dict().items()}
-    state |= {f"head.{name}": tensor for name, tensor in encoder.head.state_dict().items()}
-    if encoder.prefix is not None:
-        prefix = encoder.prefix.fold() if isinstance(encoder.prefix, ReparametrisedPrefix) else encoder.prefix
-        state |= {f"prefix.{name}": tensor for name, tensor in prefix.state_dict().items()}
+    modules = {"backbone": encoder.backbone, **_learned_views(encoder), "flow": encoder.flow, "head": encoder.head}
+    state: dict[str, Tensor] = {}
+    for part, module in modules.items():
+        if isinstance(module, ReparametrisedPrefix):
+            module = module.fold()
+        if module is not None:
+            state |= {f"{part}.{name}": tensor for name, tensor in module.state_dict().items()}
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
+
+
+def _learned_views(encoder: Encoder) -> dict[str, nn.Module]:
+    """The views' module under the name of its kind; nothing if there is none that belongs to the saved model."""
+    if encoder.views is None or encoder.views.config is None:
+        return {}
+    kind = next(name for name in ("prefix", "adapter", "lora") if getattr(encoder.config, name) is not None)
+    return {kind: encoder.views}
+
+
+def _upgraded(description: dict[str, Any]) -> Any:
+    """The model's settings as this version writes them: what later versions added is absent in older models."""
+    settings = description["model"]
+    if description["format_version"] == 1 and isinstance(settings, dict):
+        return {"adapter": None, "lora": None, "flow": None, **settings}
+    return settings
 
 
 def _read_description(path: Path) -> dict[str, Any]:

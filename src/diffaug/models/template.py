@@ -51,8 +51,9 @@ class Template:
         return len(self.before) + len(self.after)
 
     def mask_position(self, sentence_length: int) -> int:
-        """The mask token's index in a row with a sentence of that many tokens."""
-        assert self.mask_at is not None
+        """The mask token's index in a row with a sentence of that many tokens; 0 without a mask token."""
+        if self.mask_at is None:
+            return 0
         return self.mask_at if self.mask_at >= 0 else len(self) + sentence_length + self.mask_at
 
 

@@ -81,10 +81,11 @@ class Loop:
         self._save_best = save_best
         self._stop = stop
         self._precision = precision
-        self._represent: Represent = method.encoder.represent
+        self._represent: Represent = method.represent
         if accelerator.device.type == "cpu":
             self._represent = by_length(self._represent)
         self._best_weights: dict[str, Tensor] | None = None
+        self._measured: dict[str, float] = {}
         self._saved_at = time.monotonic()
         self.progress = Progress()
 
@@ -95,11 +96,20 @@ class Loop:
             checkpoint.restore_model(self._method)
         self._tracker.rewind(self.progress.metrics_bytes)
         for stage in self._stages:
-            if stage.number == self.progress.stage:
+            if stage.number >= self.progress.stage:
+                self.progress.stage = stage.number
                 self._run_stage(stage, checkpoint)
                 checkpoint = None
                 self.progress.stage, self.progress.step = stage.number + 1, 0
+        if not self._stages:
+            self._score_untrained()
         self._write_best()
+
+    def _score_untrained(self) -> None:
+        """A method without stages: the model as it is, is the result."""
+        scores = self._scorer(alarm=False)
+        self._tracker.log(0, 0, scores.values)
+        self._keep_if_best(0, scores)
 
     def _run_stage(self, stage: Stage, checkpoint: Checkpoint | None) -> None:
         progress, accelerator = self.progress, self._accelerator
@@ -121,7 +131,7 @@ class Loop:
         if progress.step == 0 and stage.number == 1:
             self._measure(stage, readiness)
 
-        self._method.train()
+        self._method.begin(stage)
         with self._tracker.bar(f"stage {stage.number}", stage.steps, progress.step) as show:
             while progress.step < stage.steps:
                 factor = set_learning_rates(optimizer, stage, progress.step)
@@ -188,20 +198,16 @@ class Loop:
             self._write_best()
             raise
         self._tracker.log(stage.number, self.progress.step, scores.values)
-        better = selects and self._keep_if_best(stage, scores)
-        self._tracker.say(_line(stage, self.progress.step, scores, readiness, better))
-        if stage.number == 1:
-            reason = readiness.reason_to_stop() if stage.automatic else None
-            if reason or last:
-                self.progress.stage1_end = (
-                    f"after {self.progress.step} steps: {reason or 'the number of steps asked for'}"
-                )
-                if stage.automatic and not reason:
-                    self.progress.stage1_end = (
-                        f"after {self.progress.step} steps: the most it may take (stage1.max_steps)"
-                    )
-                self._tracker.say(f"stage 1 ends {self.progress.stage1_end}")
-            return reason is not None
+        better = selects and self._keep_if_best(stage.number, scores)
+        shown = {**scores.values, **(self._measured if stage.number == 1 else {})}
+        self._tracker.say(_line(stage, self.progress.step, shown, better))
+        reason = readiness.reason_to_stop() if stage.automatic else None
+        if stage.number == 1 and (reason or last):
+            given = "the most it may take (stage1.max_steps)" if stage.automatic else "the number of steps asked for"
+            self.progress.stage1_end = f"after {self.progress.step} steps: {reason or given}"
+            self._tracker.say(f"stage 1 ends {self.progress.stage1_end}")
+        if reason:
+            return True
         patience = self._recipe.loop.patience
         if selects and patience is not None and self.progress.stale >= patience:
             self._tracker.say(f"no better score in {patience} evaluations: stage {stage.number} ends")
@@ -209,20 +215,23 @@ class Loop:
         return False
 
     def _measure(self, stage: Stage, readiness: Readiness) -> None:
-        """delta and kappa."""
+        """delta and kappa, where the model has learned views."""
         measured = self._scorer.compatibility()
-        if stage.number == 1:
-            readiness.add(self.progress.step, measured)
+        if measured is None:
+            return
+        if stage.number == 1 and measured.kappa is not None:
+            readiness.add(self.progress.step, measured.delta, measured.kappa)
             self.progress.curves = asdict(readiness)
-        self._tracker.log(stage.number, self.progress.step, asdict(measured))
+        self._tracker.log(stage.number, self.progress.step, measured.values())
+        self._measured = measured.values()
 
-    def _keep_if_best(self, stage: Stage, scores: Scores) -> bool:
+    def _keep_if_best(self, stage: int, scores: Scores) -> bool:
         best = self.progress.best
         if best is not None and scores.selection <= best["selection"]:
             self.progress.stale += 1
             return False
         self.progress.stale = 0
-        self.progress.best = {"stage": stage.number, "step": self.progress.step, **asdict(scores)}
+        self.progress.best = {"stage": stage, "step": self.progress.step, **asdict(scores)}
         if self._accelerator.is_main_process:
             self._best_weights = model_weights(self._method.encoder)
         return True
@@ -256,11 +265,8 @@ class Loop:
         self._tracker.say("; ".join(parts))
 
 
-def _line(stage: Stage, step: int, scores: Scores, readiness: Readiness, better: bool) -> str:
+def _line(stage: Stage, step: int, values: dict[str, float], better: bool) -> str:
     """One evaluation for people."""
-    values = dict(scores.values)
-    if stage.number == 1:
-        values |= {"delta": readiness.delta[-1], "kappa": readiness.kappa[-1]}
     shown = "  ".join(
         f"{name} {value:.2f}" if name == "dev" else f"{name} {value:.3f}" for name, value in values.items()
     )

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from diffaug.augment.compatibility import Compatibility
-
 # Measurements over which a speed is taken, and for which delta must not have risen above its peak. Single steps of
 # both curves are noise: a rule on two neighbouring values ends stage 1 at the first lull.
 _SPAN = 6
@@ -28,11 +26,11 @@ class Readiness:
     delta: list[float] = field(default_factory=list)
     kappa: list[float] = field(default_factory=list)
 
-    def add(self, step: int, measured: Compatibility) -> None:
+    def add(self, step: int, delta: float, kappa: float) -> None:
         """Note a measurement."""
         self.steps.append(step)
-        self.delta.append(measured.delta)
-        self.kappa.append(measured.kappa)
+        self.delta.append(delta)
+        self.kappa.append(kappa)
 
     def reason_to_stop(self) -> str | None:
         """Why stage 1 is done, in words; None if it is not."""

@@ -54,39 +54,49 @@ class Scorer:
         self._embedder = embedder
         self._dev = dev
         self._positives = positives
-        probe = [first for first, _ in positives]
-        self._rows = embedder.collator.rows(embedder.collator.ids(probe)[0])
+        self._probe = [first for first, _ in positives]
 
-    def compatibility(self) -> Compatibility:
-        """delta and kappa, on the probe sentences."""
-        return measure_compatibility(self._method.encoder, self._rows.to(self._embedder.device))
+    def compatibility(self) -> Compatibility | None:
+        """delta and kappa, on the probe sentences; None for a model without learned views."""
+        if not self._positives:
+            return None
+        collator = self._embedder.collator
+        rows = collator.rows(collator.ids(self._probe)[0])
+        return measure_compatibility(self._method.encoder, rows.to(self._embedder.device))
 
-    def __call__(self, selects: bool = True) -> Scores:
-        """Evaluate now. Where nothing is chosen by the score (stage 1), the dev set is left out, and vectors that
-        point the same way are no alarm: only the prefixes have learnt, and stage 2 will spread them.
+    def __call__(self, selects: bool = True, alarm: bool = True) -> Scores:
+        """Evaluate now.
+
+        Args:
+            selects: whether the score chooses a checkpoint. Where it does not (stage 1 of two), the dev set is left
+                out, and vectors that point the same way are no alarm: stage 2 will spread them.
+            alarm: raise if the vectors of all sentences have become alike.
 
         Raises:
-            DiffaugError: the vectors of all sentences have become alike.
+            DiffaugError: they have.
         """
         was_training = self._method.training
         self._method.eval()
         try:
-            return self._scores(selects)
+            values = self._geometry(alarm and selects)
+            if self._dev is None or not selects:
+                return Scores(-values.get("alignment", 0.0) - values.get("uniformity", 0.0), values)
+            values["dev"] = spearman(self._embedder, self._dev)
+            return Scores(values["dev"], values)
         finally:
             self._method.train(was_training)
 
-    def _scores(self, selects: bool) -> Scores:
+    def _geometry(self, alarm: bool) -> dict[str, float]:
+        """Alignment and uniformity on the probe pairs; nothing without such pairs."""
         half = len(self._positives)
+        if not half:
+            return {}
         sentences = [s for s, _ in self._positives] + [s for _, s in self._positives]
         vectors = torch.from_numpy(self._embedder.encode(sentences, show_progress=False))
         first, second = vectors[:half], vectors[half:]
-        values = {"alignment": float(alignment(first, second)), "uniformity": float(uniformity(first))}
-        if selects and float(anisotropy(first)) > _COLLAPSED:
+        if alarm and float(anisotropy(first)) > _COLLAPSED:
             raise DiffaugError(
                 "the embeddings have collapsed: unrelated sentences have a mean cosine above "
                 f"{_COLLAPSED}; lower the learning rate, or use more varied data"
             )
-        if self._dev is None or not selects:
-            return Scores(-values["alignment"] - values["uniformity"], values)
-        values["dev"] = spearman(self._embedder, self._dev)
-        return Scores(values["dev"], values)
+        return {"alignment": float(alignment(first, second)), "uniformity": float(uniformity(first))}
