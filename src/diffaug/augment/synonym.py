@@ -64,7 +64,8 @@ class WordNet:
         log.info("synonyms come from %s %s", chosen.label, chosen.version)
         # Words as they stand, and base forms only: an inflected word would have to hand its ending to its synonym.
         self._lexicon = wn.Wordnet(chosen.specifier(), expand="", normalizer=None, search_all_forms=False)
-        self._known: dict[str, tuple[str, ...]] = {}
+        self._lemmas = frozenset(self._lexicon.lemmas())  # most words of a large text are names, and asked for in vain
+        self._found: dict[str, tuple[str, ...]] = {}
 
     def synonyms(self, word: str) -> tuple[str, ...]:
         """The other words of the word's most usual meaning, sorted; none if it is unknown or has no synonym.
@@ -72,7 +73,9 @@ class WordNet:
         WordNet lists the meanings of a word by frequency within each part of speech. Which part of speech a word of a
         sentence is, it cannot say; the one with the most meanings is the most usual as a rule.
         """
-        if word not in self._known:
+        if word not in self._lemmas:
+            return ()
+        if word not in self._found:
             meanings = defaultdict(list)
             for sense in self._lexicon.senses(word):
                 synset = sense.synset()
@@ -80,8 +83,8 @@ class WordNet:
             usual = max(meanings.values(), key=len, default=None)
             lemmas = usual[0].lemmas() if usual else []
             others = {lemma.replace("_", " ") for lemma in lemmas if lemma.lower() != word}
-            self._known[word] = tuple(sorted(others))
-        return self._known[word]
+            self._found[word] = tuple(sorted(others))
+        return self._found[word]
 
 
 class SynonymReplacement:
