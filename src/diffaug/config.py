@@ -271,7 +271,8 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
 
     Two keys belong to the file and not to the settings. `extends: NAME` starts from another recipe. `backbones` holds
     settings for other backbones than the recipe's own, by their name, as in
-    `roberta-base: {stage2: {batch_size: 512}}`; they are used when `model.backbone` is that name, or a path or hub name that ends in it.
+    `roberta-base: {stage2: {batch_size: 512}}`; they are used when `model.backbone` is that name, or a path or hub
+    name that ends in it.
 
     Args:
         name_or_path: one of `recipe_names()`, or the path of a .yaml file.

@@ -46,7 +46,7 @@ class Corpus:
         return draw(data, self._settings.label_draw, count=int(labels))
 
     def nli_pairs(self) -> Examples:
-        """Labelled pairs: 1 for entailment and 0 for contradiction, or 0, 1, 2 for entailment, neutral, contradiction."""
+        """Labelled pairs: 1 for entailment and 0 for contradiction, or three classes: see `three_way`."""
         if self._settings.nli_classes == 2:
             pairs = pairs_from_triplets(self.nli) if isinstance(self.nli, Triplets) else self.nli.without_neutral()
             labels = pairs.binary()
