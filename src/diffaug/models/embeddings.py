@@ -91,7 +91,7 @@ class EmbeddingOutput:
 
     def start(self, change: Change) -> None:
         """From here on, the embedding layer's output goes through ``change``."""
-        self._remove()  # of a forward that failed half-way
+        self.cancel()  # of a forward that failed half-way
         self._calls = 0
 
         def hook(_: nn.Module, __: Any, output: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class EmbeddingOutput:
 
     def finish(self) -> None:
         """No longer, and raise unless it did so exactly once: a change is never dropped silently."""
-        self._remove()
+        self.cancel()
         if self._calls != 1:
             raise DiffaugError(
                 f"the embedding layer of the '{self._kind}' backbone ran {self._calls} times in one forward instead "
@@ -119,11 +119,12 @@ class EmbeddingOutput:
         try:
             yield
         except BaseException:
-            self._remove()
+            self.cancel()
             raise
         self.finish()
 
-    def _remove(self) -> None:
+    def cancel(self) -> None:
+        """No longer, whether or not it did so: for a forward that will not happen."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
