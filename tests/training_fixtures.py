@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diffaug.config import Recipe, recipe_from_dict
+from diffaug.config import Recipe, load_recipe, recipe_from_dict
 
 _ANIMALS = ["dog", "cat", "horse", "bird", "cow", "fox", "goat", "mouse"]
 _PLACES = ["park", "house", "garden", "street", "room"]
@@ -81,7 +81,33 @@ def make_recipe(tiny_bert: Path, data_files: dict[str, str]) -> Callable[..., Re
 
 @pytest.fixture
 def tiny_run(make_recipe: Callable[..., Recipe]) -> Callable[..., Any]:
-    """A method with its stages and data, ready for a step, dropout off."""
+    """A method with its stages and data, ready for a step, dropout off; see `_ready`."""
+
+    def build(setting: str, **groups: dict[str, Any]) -> Any:
+        method, inputs, _ = _ready(make_recipe(setting, **groups))
+        return method, inputs
+
+    return build
+
+
+@pytest.fixture
+def recipe_run(tiny_bert: Path, data_files: dict[str, str], labelled_pairs: str) -> Callable[..., Any]:
+    """The method of a shipped recipe on a tiny model, ready for a step, dropout off; see `_ready`."""
+
+    def build(name: str, *changes: str, backbone: Path = tiny_bert) -> Any:
+        nli = labelled_pairs if load_recipe(name).data.nli_classes == 3 else data_files["nli"]
+        files = {**data_files, "nli": nli}
+        settings = [f"model.backbone={backbone}", "data.max_length=16", *(f"data.{k}={v}" for k, v in files.items())]
+        for stage in ("stage1", "stage2"):
+            if getattr(load_recipe(name), stage) is not None:
+                settings.append(f"{stage}.batch_size=8")
+        return _ready(load_recipe(name, [*settings, *changes]))
+
+    return build
+
+
+def _ready(recipe: Recipe) -> Any:
+    """The method, a function that collates a batch of a stage, and one that gives that batch's examples."""
     import torch
 
     from diffaug.data.corpus import Corpus
@@ -89,17 +115,15 @@ def tiny_run(make_recipe: Callable[..., Recipe]) -> Callable[..., Any]:
     from diffaug.methods import method_class
     from diffaug.models.backbone import load_backbone
 
-    def build(setting: str, **groups: dict[str, Any]) -> Any:
-        recipe = make_recipe(setting, **groups)
-        torch.manual_seed(0)
-        method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone)).eval()
-        stages = method.stages(Corpus(recipe.data, method.collator))
+    torch.manual_seed(0)
+    method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone)).eval()
+    stages = {stage.number: stage for stage in method.stages(Corpus(recipe.data, method.collator))}
 
-        def inputs(number: int, rank: int = 0, world: int = 1, index: int = 0) -> Any:
-            stage = stages[number - 1]
-            streams = {name: Stream(e, size, 0, rank, world) for name, (e, size) in stage.streams.items()}
-            return stage, method.collate(stage, {name: stream.batch(index) for name, stream in streams.items()})
+    def batches(number: int, rank: int = 0, world: int = 1, index: int = 0) -> Any:
+        streams = {name: Stream(e, size, 0, rank, world) for name, (e, size) in stages[number].streams.items()}
+        return {name: stream.batch(index) for name, stream in streams.items()}
 
-        return method, inputs
+    def inputs(number: int, rank: int = 0, world: int = 1, index: int = 0) -> Any:
+        return stages[number], method.collate(stages[number], batches(number, rank, world, index))
 
-    return build
+    return method, inputs, batches
