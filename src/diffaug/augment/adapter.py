@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffaug.augment.hooked import HookedViews, Update, weigh
+from diffaug.errors import DiffaugError
 from diffaug.models.config import AdapterConfig
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Adapter(HookedViews):
     config: AdapterConfig
 
     def __init__(self, config: AdapterConfig, backbone: PreTrainedModel) -> None:
+        if min(config.views, config.bottleneck) < 1:
+            raise DiffaugError(f"an adapter needs at least one view and a bottleneck of at least one, not {config}")
         super().__init__(
             config.views,
             backbone,

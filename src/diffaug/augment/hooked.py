@@ -3,7 +3,7 @@
 The modules are ours and enter through torch's forward hooks, so that the backbone keeps its layers and the names of its
 weights, and rows of different views go through it together. peft does not fit here: it lets the rows of a batch have
 different LoRA weights at inference only (with `adapter_names`, which it refuses in training mode), its other switch,
-`set_adapter`, holds for the whole model, and it has no bottleneck adapters.
+`set_adapter`, holds for the whole model, and it has no adapters of this kind.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffaug.augment.hooked import HookedViews, Update, weigh
+from diffaug.errors import DiffaugError
 from diffaug.models.config import LoraConfig
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Lora(HookedViews):
     config: LoraConfig
 
     def __init__(self, config: LoraConfig, backbone: PreTrainedModel) -> None:
+        if min(config.views, config.rank) < 1:
+            raise DiffaugError(f"LoRA needs at least one view and a rank of at least one, not {config}")
         super().__init__(
             config.views,
             backbone,

@@ -32,8 +32,12 @@ class DiffAug(TwoStage):
 
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
         super().__init__(recipe, encoder, collator)
-        if recipe.stage1 is not None and recipe.stage1.steps == "auto" and recipe.views.kind != "prefix":
-            raise DiffaugError("stage1.steps=auto reads kappa, which only prefixes have; give a number of steps")
+        two_prefixes = recipe.views.kind == "prefix" and not recipe.views.same
+        if recipe.stage1 is not None and recipe.stage1.steps == "auto" and not two_prefixes:
+            raise DiffaugError(
+                "stage1.steps=auto reads delta and kappa, which only two different prefixes have both of; give a "
+                "number of steps"
+            )
 
     @classmethod
     def model_config(cls, recipe: Recipe, backbone: PreTrainedModel) -> ModelConfig:
@@ -56,7 +60,10 @@ class DiffAug(TwoStage):
         return stages
 
     def bare_length(self, length: int) -> int:
-        return length + self.recipe.views.length if self.recipe.released.denoise_counts_prefix else length
+        prefix = self.encoder.config.prefix
+        if prefix is None or not self.recipe.released.denoise_counts_prefix:
+            return length
+        return length + prefix.length
 
     def pair_vectors(self, stage: Stage, vectors: Tensor) -> Tensor:
         through = stage.number == 1 and self.recipe.released.stage1_through_projection
