@@ -20,7 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-pytest_plugins = ["training_fixtures"]
+pytest_plugins = ["training_fixtures", "wordnet_fixtures"]
 
 SENTENCES = [
     "A dog runs through the park.",

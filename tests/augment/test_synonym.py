@@ -6,16 +6,14 @@ import builtins
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from wordnet_fixtures import AddLexicon
 
 from diffaug.augment.synonym import SynonymReplacement, WordNet
 from diffaug.errors import DiffaugError
-
-wn = pytest.importorskip("wn")
 
 THESAURUS = {
     "dog": ["domestic dog", "hound"],
@@ -88,8 +86,7 @@ def test_seed_and_sentence_alone_decide() -> None:
     assert json.loads(process.stdout)[::-1] == here
 
 
-# A WordNet with a handful of words: form, part of speech, and the synsets of its meanings, the most usual first.
-WORDS: list[tuple[str, str, list[str]]] = [
+WORDS = [
     ("dog", "n", ["animal", "fellow"]),
     ("dog", "v", ["follow"]),
     ("domestic_dog", "n", ["animal"]),
@@ -105,41 +102,8 @@ WORDS: list[tuple[str, str, list[str]]] = [
 ]
 
 
-def lexicon_xml(version: str, words: list[tuple[str, str, list[str]]], id: str = "oewn", language: str = "en") -> str:
-    """A lexicon in WN-LMF, the exchange format of wordnets."""
-    entries, synsets = [], {}
-    for n, (form, pos, meanings) in enumerate(words):
-        senses = "".join(f'<Sense id="{id}-{n}-{m}" synset="{id}-{m}"/>' for m in meanings)
-        plural = f'<Form writtenForm="{form}s"/>' if pos == "n" else ""
-        lemma = f'<Lemma writtenForm="{form}" partOfSpeech="{pos}"/>'
-        entries.append(f'<LexicalEntry id="{id}-{n}">{lemma}{plural}{senses}</LexicalEntry>')
-        synsets |= dict.fromkeys(meanings, pos)
-    body = "".join(f'<Synset id="{id}-{m}" ili="" partOfSpeech="{pos}"/>' for m, pos in synsets.items())
-    return f"""<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE LexicalResource SYSTEM "http://globalwordnet.github.io/schemas/WN-LMF-1.1.dtd">
-<LexicalResource xmlns:dc="https://globalwordnet.github.io/schemas/dc/">
-<Lexicon id="{id}" label="Test" language="{language}" email="a@b.c" license="none" version="{version}">
-{"".join(entries)}{body}
-</Lexicon></LexicalResource>"""
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Path]:
-    """A folder in which wn's database will be, in place of the user's."""
-    users = wn.config.database_path.parent
-    wn.config.data_directory = tmp_path / "wn"
-    yield tmp_path
-    wn.config.data_directory = users
-
-
-def add(folder: Path, name: str, text: str) -> None:
-    path = folder / f"{name}.xml"
-    path.write_text(text, "utf-8")
-    wn.add(path, progress_handler=None)
-
-
-def test_synonyms_are_those_of_the_most_usual_meaning(database: Path) -> None:
-    add(database, "oewn", lexicon_xml("2025", WORDS))
+def test_synonyms_are_those_of_the_most_usual_meaning(add_lexicon: AddLexicon) -> None:
+    add_lexicon(WORDS)
     wordnet = WordNet()
     assert wordnet.synonyms("dog") == ("Canis familiaris", "domestic dog")  # two meanings as a noun, one as a verb
     assert wordnet.synonyms("big") == ("large",)  # adjectives of both kinds, against one noun
@@ -152,22 +116,19 @@ def test_synonyms_are_those_of_the_most_usual_meaning(database: Path) -> None:
     assert found == {"Domestic dog", "Canis familiaris"}
 
 
-def test_the_newest_open_english_wordnet_is_taken(database: Path) -> None:
-    add(database, "other", lexicon_xml("9999", [("dog", "n", ["animal"]), ("cur", "n", ["animal"])], id="pwn"))
-    assert WordNet().synonyms("dog") == ("cur",)
-    add(
-        database, "german", lexicon_xml("9999", [("dog", "n", ["t"]), ("Hund", "n", ["t"])], id="odenet", language="de")
-    )
+def test_the_newest_open_english_wordnet_is_taken(add_lexicon: AddLexicon) -> None:
+    add_lexicon([("dog", "n", ["animal"]), ("cur", "n", ["animal"])], version="9999", id="pwn")
+    add_lexicon([("dog", "n", ["Tier"]), ("Hund", "n", ["Tier"])], version="9999", id="odenet", language="de")
     assert WordNet().synonyms("dog") == ("cur",)
     for version, word in (("2024", "old"), ("2025", "new"), ("2023", "older")):
-        add(database, version, lexicon_xml(version, [("dog", "n", ["animal"]), (word, "n", ["animal"])]))
+        add_lexicon([("dog", "n", ["animal"]), (word, "n", ["animal"])], version=version)
     assert WordNet().synonyms("dog") == ("new",)
 
 
-def test_without_data_the_error_says_what_to_type(database: Path) -> None:
+def test_without_data_the_error_says_what_to_type(wordnet_folder: Path) -> None:
     with pytest.raises(DiffaugError, match=r"there is none in .*wn\.db: run python -m wn download oewn:2025 once"):
         WordNet()
-    assert not (database / "wn").exists(), "looking for a database made one"
+    assert not wordnet_folder.exists(), "looking for a database made one"
 
 
 def test_without_the_package_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +144,8 @@ def test_without_the_package_the_error_says_what_to_type(monkeypatch: pytest.Mon
         SynonymReplacement(seed=0)
 
 
-def test_a_damaged_database_is_an_error(database: Path) -> None:
-    (database / "wn").mkdir()
-    (database / "wn" / "wn.db").write_bytes(b"not a database" * 100)
+def test_a_damaged_database_is_an_error(wordnet_folder: Path) -> None:
+    wordnet_folder.mkdir()
+    (wordnet_folder / "wn.db").write_bytes(b"not a database" * 100)
     with pytest.raises(DiffaugError, match=r"wn\.db cannot be read \(file is not a database\): remove it"):
         WordNet()

@@ -23,9 +23,16 @@ from diffaug.training.run import train
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_runs_two_steps_in_every_stage(
-    name: str, tiny_bert: Path, data_files: dict[str, str], labelled_pairs: str, tmp_path: Path
+    name: str,
+    tiny_bert: Path,
+    data_files: dict[str, str],
+    labelled_pairs: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     recipe = load_recipe(name)
+    if recipe.views.kind == "synonym":
+        request.getfixturevalue("tiny_wordnet")
     changes = [f"model.backbone={tiny_bert}", "data.test=null"]
     changes += [f"data.{kind}={path}" for kind, path in data_files.items()]
     stages = [number for number in (1, 2) if getattr(recipe, f"stage{number}") is not None]

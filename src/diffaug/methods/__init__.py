@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Method
+from diffaug.methods.consert import ConSERT
 from diffaug.methods.diffaug import DiffAug
 from diffaug.methods.promptbert import PromptBERT
 from diffaug.methods.sbert import SBERT
@@ -11,6 +12,7 @@ from diffaug.methods.simcse import SimCSE
 from diffaug.methods.untrained import Untrained
 
 METHODS: dict[str, type[Method]] = {
+    "consert": ConSERT,
     "diffaug": DiffAug,
     "promptbert": PromptBERT,
     "sbert": SBERT,

@@ -5,8 +5,28 @@ With the views' kind `synonym`, the baseline of its paper: the positive is the s
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from diffaug.augment.synonym import SynonymReplacement
+from diffaug.data.corpus import Corpus
+from diffaug.data.streams import Examples
+from diffaug.errors import DiffaugError
 from diffaug.methods.twostage import TwoStage
 
 
 class SimCSE(TwoStage):
     """See the module's text."""
+
+    view_kinds: ClassVar[tuple[str, ...]] = ("dropout", "synonym")
+
+    def contrastive_examples(self, corpus: Corpus) -> Examples:
+        assert self.recipe.stage2 is not None
+        if self.recipe.views.kind != "synonym":
+            return super().contrastive_examples(corpus)
+        if self.recipe.stage2.objective == "triplets":
+            raise DiffaugError(
+                "triplets bring their own positives: for synonyms set stage2.objective to unlabelled or nli_sentences"
+            )
+        unlabelled = self.recipe.stage2.objective == "unlabelled"
+        sentences = corpus.sentences if unlabelled else corpus.nli_sentences
+        return sentences(positive=SynonymReplacement(self.recipe.seed))
