@@ -48,7 +48,7 @@ class Encoder(nn.Module):
     def forward(self, rows: Rows) -> Tensor:
         """(rows, width): pooled, through flow and head, and scaled to length one if the model does so."""
         vectors = self.represent(rows)
-        if self.flow is not None:
+        if self.flow is not None and self.flow.initialised:  # in a first stage, the model is still the one without it
             vectors, _ = self.flow(vectors)
         vectors = self.head(vectors)
         return F.normalize(vectors, dim=-1) if self.config.normalize else vectors

@@ -7,8 +7,6 @@ finished and leaves the flow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -19,15 +17,6 @@ from diffaug.errors import DiffaugError
 _SCALE_SPEED = 3.0
 # A channel that varies less than this over the rows of the initialisation is a constant but for rounding.
 _CONSTANT = 1e-6
-
-
-@dataclass(frozen=True)
-class FlowConfig:
-    """The shape of a `Flow`; the width is that of the vectors it is put behind."""
-
-    levels: int = 2
-    steps: int = 3
-    hidden: int = 32
 
 
 class Actnorm(nn.Module):
