@@ -232,22 +232,28 @@ def test_description_in_another_encoding(copy: Path) -> None:
         Embedder.from_pretrained(copy)
 
 
-def test_a_model_of_the_first_format(copy: Path, sentences: list[str]) -> None:
-    """It knew of prefixes and nothing of adapters, LoRA and flows."""
+@pytest.mark.parametrize(
+    ("version", "unknown"),
+    [(1, ("adapter", "lora", "flow", "denoise", "sentence_ends")), (2, ("denoise", "sentence_ends"))],
+)
+def test_a_model_of_an_older_format(copy: Path, sentences: list[str], version: int, unknown: tuple[str, ...]) -> None:
+    """The first knew of prefixes and nothing of adapters, LoRA and flows, the second of no norm in a head."""
     expected = Embedder.from_pretrained(copy).encode(sentences)
 
     def older(description: dict[str, Any]) -> None:
-        description["format_version"] = 1
-        for name in ("adapter", "lora", "flow"):
+        description["format_version"] = version
+        for name in unknown:
             del description["model"][name]
+        for dense in description["model"]["head"]:
+            del dense["layer_norm"]
 
     describe(copy, older)
     assert np.array_equal(Embedder.from_pretrained(copy).encode(sentences), expected)
 
 
 def test_newer_format(copy: Path) -> None:
-    describe(copy, lambda d: d.update(format_version=3, diffaug_version="9.9"))
-    with pytest.raises(DiffaugError, match=r"format version 3, written by a newer diffaug \(9\.9\).*upgrade"):
+    describe(copy, lambda d: d.update(format_version=99, diffaug_version="9.9"))
+    with pytest.raises(DiffaugError, match=r"format version 99, written by a newer diffaug \(9\.9\).*upgrade"):
         Embedder.from_pretrained(copy)
 
 

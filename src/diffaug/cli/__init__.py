@@ -9,7 +9,7 @@ import warnings
 import typer
 
 from diffaug import __version__
-from diffaug.cli import data, embed, evaluate, push, train
+from diffaug.cli import convert, data, embed, evaluate, push, train
 from diffaug.errors import DiffaugError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ data.register(app)
 train.register(app)
 evaluate.register(app)
 push.register(app)
+convert.register(app)
 
 
 def _version(show: bool) -> None:

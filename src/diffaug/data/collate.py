@@ -13,7 +13,7 @@ from diffaug.models.backbone import position_limit
 from diffaug.models.config import ModelConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
-from diffaug.models.template import SENTENCE_ENDS, Template
+from diffaug.models.template import Template
 
 
 class Collator:
@@ -120,7 +120,7 @@ class Collator:
 
     def _text(self, sentence: str) -> str:
         text = sentence.lower() if self._config.lowercase else sentence
-        if self._config.final_stop and (stripped := text.rstrip()) and not stripped.endswith(SENTENCE_ENDS):
+        if self._config.final_stop and (stripped := text.rstrip()) and stripped[-1] not in self._config.sentence_ends:
             text = stripped + "."
         if not text.isascii():
             # Half a surrogate pair is legal in a Python string and in nothing else: U+FFFD takes its place.

@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from diffaug.data.formats import HUB_PREFIX, hub_parts
 from diffaug.data.sample import SAMPLE_PREFIX
 from diffaug.errors import DiffaugError
-from diffaug.integrations.citations import PAPERS
+from diffaug.integrations.citations import PAPERS, Paper
 from diffaug.models.config import ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.fingerprint import fingerprint
@@ -54,6 +54,7 @@ def model_card(
     if report is not None:
         _check_report(report, encoder)
     recipe = public_recipe(provenance.recipe)
+    paper = _paper(recipe, provenance)
     title = name or provenance.method or "A sentence encoder"
     results = _eval_results(recipe, provenance.scores, report)
     front = ModelCardData(
@@ -68,13 +69,13 @@ def model_card(
     )
     sections = [
         f"# {title.rpartition('/')[2]}",
-        _what_it_is(encoder, recipe),
+        _what_it_is(encoder, recipe, paper),
         f"## Usage\n\n{_usage(name)}",
         f"## Scores\n\n{_scores(recipe, provenance.scores, report)}" if provenance.scores or report else "",
         f"## Training\n\n{_training(recipe)}" if recipe else "",
         f"## The model\n\n{_settings(encoder.config, encoder)}",
         f"## Licence\n\n{_licence(license)}",
-        f"## Citation\n\n```bibtex\n{_paper(recipe).bibtex()}\n```" if _paper(recipe) else "",
+        f"## Citation\n\n```bibtex\n{paper.bibtex()}\n```" if paper else "",
     ]
     return f"---\n{front.to_yaml()}\n---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
 
@@ -95,8 +96,9 @@ def _is_hub_name(name: str) -> bool:
     return _HUB_NAME.fullmatch(name) is not None and not Path(name).exists()
 
 
-def _paper(recipe: Mapping[str, Any]) -> Any:
-    return PAPERS.get(str(recipe.get("method")))
+def _paper(recipe: Mapping[str, Any], provenance: Provenance) -> Paper | None:
+    """The method's; a model that was converted from a release has its method and no recipe."""
+    return PAPERS.get(str(recipe.get("method") or provenance.method))
 
 
 def _tags(recipe: Mapping[str, Any]) -> list[str]:
@@ -162,8 +164,7 @@ def _check_report(report: Mapping[str, Any], encoder: Encoder) -> None:
         )
 
 
-def _what_it_is(encoder: Encoder, recipe: Mapping[str, Any]) -> str:
-    paper = _paper(recipe)
+def _what_it_is(encoder: Encoder, recipe: Mapping[str, Any], paper: Paper | None) -> str:
     method = "" if paper is None else f" trained with {paper.method}. {paper.idea}"
     backbone = recipe.get("model", {}).get("backbone", encoder.backbone.config.model_type)
     base = {"embedded": "the small encoder that comes with diffaug"}.get(backbone, f"`{backbone}`")
@@ -190,11 +191,12 @@ With sentence-transformers, diffaug installed beside it:
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("{place}")
+model = SentenceTransformer("{place}", trust_remote_code=True)
 vectors = model.encode(["A dog runs.", "A puppy is running."])
 ```
 
-Template, prefix, pooling and head are part of the model and applied by both; there is nothing to set."""
+The flag lets it import a class that is not its own; that class is part of the installed diffaug, and no code is in this
+folder. Template, prefix, pooling and head are part of the model and applied by both; there is nothing to set."""
 
 
 def _scores(recipe: Mapping[str, Any], scores: Mapping[str, float], report: Mapping[str, Any] | None) -> str:

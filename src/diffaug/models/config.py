@@ -11,6 +11,8 @@ Pooling = Literal["cls", "mean", "first_last", "static_last", "last2", "mask"]
 Activation = Literal["tanh", "identity", "gelu", "relu"]
 Settings = TypeVar("Settings")
 
+SENTENCE_ENDS = ".?!\"'"
+
 
 @dataclass(frozen=True)
 class PrefixConfig:
@@ -52,13 +54,29 @@ class FlowConfig:
 
 
 @dataclass(frozen=True)
+class DenoiseConfig:
+    """What the template says by itself is taken off at inference: a vector for each length a sentence may have.
+
+    Attributes:
+        lengths: how many there are, the first for a sentence of no tokens.
+        template_tokens: tokens of a row that are not the sentence's.
+        behind_head: whether they are taken off what the head gives, or off what it is given.
+    """
+
+    lengths: int
+    template_tokens: int
+    behind_head: bool = False
+
+
+@dataclass(frozen=True)
 class DenseConfig:
-    """A linear layer and an activation, behind the pooling."""
+    """A linear layer and an activation, behind the pooling; ``layer_norm``: the epsilon of a norm behind them."""
 
     inputs: int
     outputs: int
     bias: bool = True
     activation: Activation = "tanh"
+    layer_norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +86,7 @@ class ModelConfig:
     Attributes:
         pooling: see `diffaug.models.pooling`.
         template: the text around a sentence, `{}` in its place, with one mask token written `[MASK]`; None for none.
-        final_stop: add a full stop to a sentence that ends in none of ``. ? ! " '`` (prompts expect one).
+        final_stop: add a full stop to a sentence that lacks one (prompts expect it).
         prefix, adapter, lora: the learned module of the views, if any; one of them at most.
         flow: the flow the pooled vector goes through, if any.
         head: dense layers applied to the pooled vector.
@@ -77,6 +95,8 @@ class ModelConfig:
             as many as the backbone has positions for.
         lowercase: lower the text before tokenising.
         prompt: text put before every sentence.
+        sentence_ends: the characters behind which ``final_stop`` adds none.
+        denoise: what is taken off the vector for its template, if the model does so at inference.
     """
 
     pooling: Pooling = "mean"
@@ -91,6 +111,8 @@ class ModelConfig:
     max_length: int | None = None
     lowercase: bool = False
     prompt: str = ""
+    sentence_ends: str = SENTENCE_ENDS
+    denoise: DenoiseConfig | None = None
 
     def __post_init__(self) -> None:
         if self.pooling not in get_args(Pooling):
@@ -101,6 +123,8 @@ class ModelConfig:
             raise DiffaugError(f"a template holds one {{}} and one [MASK]; this one does not: {self.template!r}")
         if sum(part is not None for part in (self.prefix, self.adapter, self.lora)) > 1:
             raise DiffaugError("a model has a prefix, adapters or LoRA, not several of them")
+        if self.denoise is not None and self.template is None:
+            raise DiffaugError("without a template there is nothing to take off for it")
         if self.max_length is not None and self.max_length < 1:
             raise DiffaugError(f"max_length must be at least 1, not {self.max_length}")
 
@@ -125,7 +149,13 @@ class ModelConfig:
         return _read(cls, read, "model")
 
 
-_PARTS: dict[str, type] = {"prefix": PrefixConfig, "adapter": AdapterConfig, "lora": LoraConfig, "flow": FlowConfig}
+_PARTS: dict[str, type] = {
+    "prefix": PrefixConfig,
+    "adapter": AdapterConfig,
+    "lora": LoraConfig,
+    "flow": FlowConfig,
+    "denoise": DenoiseConfig,
+}
 
 
 def _read(kind: type[Settings], values: Any, what: str) -> Settings:

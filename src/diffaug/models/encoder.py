@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from diffaug.augment.views import Views
 from diffaug.models.backbone import first_position
 from diffaug.models.config import ModelConfig, Pooling
+from diffaug.models.denoise import Denoise
 from diffaug.models.flow import Flow
 from diffaug.models.heads import build_head
 from diffaug.models.pooling import needs_all_layers, pool
@@ -38,6 +39,9 @@ class Encoder(nn.Module):
         self.flow = None if config.flow is None else Flow(width, **asdict(config.flow))
         self.head = build_head(config.head)
         self.config = config
+        self.denoise = None
+        if config.denoise is not None:
+            self.denoise = Denoise(config.denoise, self.width if config.denoise.behind_head else width)
         self._first_position = first_position(backbone)
 
     @property
@@ -46,11 +50,15 @@ class Encoder(nn.Module):
         return self.config.head[-1].outputs if self.config.head else int(self.backbone.config.hidden_size)
 
     def forward(self, rows: Rows) -> Tensor:
-        """(rows, width): pooled, through flow and head, and scaled to length one if the model does so."""
+        """(rows, width): pooled, through flow and head, denoised and scaled to length one if the model does so."""
         vectors = self.represent(rows)
         if self.flow is not None and self.flow.initialised:  # in a first stage, the model is still the one without it
             vectors, _ = self.flow(vectors)
+        if self.denoise is not None and not self.denoise.config.behind_head:
+            vectors = self.denoise(vectors, rows)
         vectors = self.head(vectors)
+        if self.denoise is not None and self.denoise.config.behind_head:
+            vectors = self.denoise(vectors, rows)
         return F.normalize(vectors, dim=-1) if self.config.normalize else vectors
 
     def represent(self, rows: Rows, *, pooling: Pooling | None = None, views: Views | None = None) -> Tensor:

@@ -17,10 +17,15 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
 
 
 def build_head(layers: Sequence[DenseConfig]) -> nn.Sequential:
-    """Linear + activation, once for each entry; the identity if there is none."""
-    return nn.Sequential(
-        *(nn.Sequential(nn.Linear(d.inputs, d.outputs, bias=d.bias), _ACTIVATIONS[d.activation]()) for d in layers)
-    )
+    """Linear + activation (+ norm), once for each entry; the identity if there is none."""
+    return nn.Sequential(*(_dense(layer) for layer in layers))
+
+
+def _dense(layer: DenseConfig) -> nn.Sequential:
+    parts = [nn.Linear(layer.inputs, layer.outputs, bias=layer.bias), _ACTIVATIONS[layer.activation]()]
+    if layer.layer_norm is not None:
+        parts.append(nn.LayerNorm(layer.outputs, eps=layer.layer_norm))
+    return nn.Sequential(*parts)
 
 
 class BatchNormProjector(nn.Sequential):

@@ -22,13 +22,13 @@ from diffaug.augment.prefix import ReparametrisedPrefix
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
 from diffaug.models.backbone import build_backbone, fill, load_tokenizer
-from diffaug.models.config import ModelConfig, Provenance
+from diffaug.models.config import SENTENCE_ENDS, ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 DESCRIPTION = "diffaug.json"
 WEIGHTS = "diffaug.safetensors"
-_PARTS = ("backbone", "prefix", "adapter", "lora", "flow", "head")
+_PARTS = ("backbone", "prefix", "adapter", "lora", "flow", "denoise", "head")
 _KEYS = {"format_version", "diffaug_version", "backbone", "model", "method", "recipe", "scores"}
 
 
@@ -91,7 +91,7 @@ def load_model(folder: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Provenan
 
     backbone = build_backbone(description["backbone"], parts["backbone"], source=str(folder / WEIGHTS))
     encoder = Encoder(backbone, config, build_views(config, backbone))
-    modules = {**_learned_views(encoder), "flow": encoder.flow, "head": encoder.head}
+    modules = {**_learned_views(encoder), **_behind_pooling(encoder)}
     for part in parts.keys() - {"backbone"}:
         fill(modules.get(part) or nn.Identity(), parts[part], str(folder / WEIGHTS), part)
     provenance = Provenance(description["method"], description["recipe"], description["scores"])
@@ -100,7 +100,7 @@ def load_model(folder: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Provenan
 
 def model_weights(encoder: Encoder) -> dict[str, Tensor]:
     """A copy of all weights inference needs, on the CPU. A prefix still in training form is folded."""
-    modules = {"backbone": encoder.backbone, **_learned_views(encoder), "flow": encoder.flow, "head": encoder.head}
+    modules = {"backbone": encoder.backbone, **_learned_views(encoder), **_behind_pooling(encoder)}
     state: dict[str, Tensor] = {}
     for part, module in modules.items():
         if isinstance(module, ReparametrisedPrefix):
@@ -118,11 +118,19 @@ def _learned_views(encoder: Encoder) -> dict[str, nn.Module]:
     return {kind: encoder.views}
 
 
+def _behind_pooling(encoder: Encoder) -> dict[str, nn.Module | None]:
+    return {"flow": encoder.flow, "denoise": encoder.denoise, "head": encoder.head}
+
+
 def _upgraded(description: dict[str, Any]) -> Any:
     """The model's settings as this version writes them: what later versions added is absent in older models."""
-    settings = description["model"]
-    if description["format_version"] == 1 and isinstance(settings, dict):
-        return {"adapter": None, "lora": None, "flow": None, **settings}
+    settings, version = description["model"], description["format_version"]
+    if isinstance(settings, dict) and version < 2:
+        settings = {"adapter": None, "lora": None, "flow": None, **settings}
+    if isinstance(settings, dict) and version < 3:
+        settings = {"denoise": None, "sentence_ends": SENTENCE_ENDS, **settings}
+        if isinstance(head := settings.get("head"), list):
+            settings["head"] = [{"layer_norm": None, **d} if isinstance(d, dict) else d for d in head]
     return settings
 
 

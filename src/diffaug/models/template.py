@@ -8,8 +8,6 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.errors import DiffaugError
 
-SENTENCE_ENDS = (".", "?", "!", '"', "'")
-
 
 @dataclass(frozen=True)
 class Template:
