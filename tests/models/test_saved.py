@@ -122,10 +122,12 @@ def test_one_folder_that_nobody_takes_for_a_plain_model(everything: Path) -> Non
     from transformers import AutoModel, BertModel
 
     names = {path.name for path in everything.iterdir()}
-    assert names == {"diffaug.json", "diffaug.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    for load in (AutoModel.from_pretrained, SentenceTransformer):
-        with pytest.raises(ValueError, match="Unrecognized model"):
-            load(str(everything))
+    ours = {"diffaug.json", "diffaug.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert names == ours | {"modules.json", "config_sentence_transformers.json"}
+    with pytest.raises(ValueError, match="Unrecognized model"):
+        AutoModel.from_pretrained(str(everything))
+    with pytest.raises(ValueError, match="DiffaugModule"):  # which it asks us to trust
+        SentenceTransformer(str(everything))
     with pytest.raises(OSError, match=r"model\.safetensors"):  # or it would make one up at random
         BertModel.from_pretrained(str(everything))
 

@@ -9,7 +9,7 @@ import warnings
 import typer
 
 from diffaug import __version__
-from diffaug.cli import convert, data, embed, evaluate, push, train
+from diffaug.cli import convert, data, embed, evaluate, export, push, train
 from diffaug.errors import DiffaugError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ train.register(app)
 evaluate.register(app)
 push.register(app)
 convert.register(app)
+export.register(app)
 
 
 def _version(show: bool) -> None:

@@ -2,6 +2,7 @@
 
 There is neither a `config.json` nor a `model.safetensors`, on purpose: other libraries would find a plain backbone in
 the folder, load it and drop template, prefix and head without a word. The backbone's settings are in `diffaug.json`.
+For sentence-transformers there are two small files that lead it to our module (`st_folder`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from diffaug.files import atomic_folder
 from diffaug.models.backbone import build_backbone, fill, load_tokenizer
 from diffaug.models.config import SENTENCE_ENDS, ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
+from diffaug.models.st_folder import check_nothing_added, write_st_files
 
 FORMAT_VERSION = 3
 DESCRIPTION = "diffaug.json"
@@ -68,16 +70,24 @@ def save_model(
             raise DiffaugError(f"{folder / WEIGHTS} cannot be written: {error}") from error
         tokenizer.save_pretrained(temporary)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        write_st_files(temporary)
 
 
-def load_model(folder: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
+def load_model(folder: Path, *, part_of_more: bool = False) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
     """Read what `save_model` wrote.
+
+    Args:
+        folder: the model's.
+        part_of_more: sentence-transformers may have saved modules, prompts and the like beside ours, and the caller
+            takes care of them; otherwise a model to which something was added is refused.
 
     Raises:
         DiffaugError: a missing, truncated or damaged file, a format newer than this library, or weights and
             description that do not fit each other.
     """
     description = _read_description(folder / DESCRIPTION)
+    if not part_of_more:
+        check_nothing_added(folder)
     try:
         config = ModelConfig.from_dict(_upgraded(description))
     except DiffaugError as error:

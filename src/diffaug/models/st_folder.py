@@ -1,0 +1,80 @@
+"""The two files by which sentence-transformers finds our module in a saved model, and loads all of it or nothing.
+
+`modules.json` names `DiffaugModule` as the only module, with the folder itself as its place: no weight is there twice.
+`config_sentence_transformers.json` asks for this package, so that a machine without it is told what to install.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from diffaug.errors import DiffaugError
+
+MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
+MODULE_CLASS = "diffaug.integrations.sentence_transformers.DiffaugModule"
+REQUIREMENTS = {
+    "diffaug": {"specifier": "", "reason": "Without it the model's template, prefix and head would be lost."}
+}
+_OURS = [{"idx": 0, "name": "0", "path": "", "type": MODULE_CLASS}]
+
+
+def write_st_files(folder: Path) -> None:
+    """Put both files into ``folder``."""
+    settings = {
+        "model_type": "SentenceTransformer",
+        "prompts": {},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
+        "requirements": REQUIREMENTS,
+    }
+    _write(folder / MODULES, _OURS)
+    _write(folder / SETTINGS, settings)
+
+
+def add_requirements(folder: Path) -> None:
+    """Ask for this package in the settings that sentence-transformers has written, if they are in ``folder``."""
+    if (folder / SETTINGS).exists():
+        _write(folder / SETTINGS, {**_read(folder / SETTINGS, dict), "requirements": REQUIREMENTS})
+
+
+def check_nothing_added(folder: Path) -> None:
+    """Make sure that the model of ``folder`` is ours alone, as it may have been saved by sentence-transformers.
+
+    Raises:
+        DiffaugError: it has more modules, a default prompt or shortened vectors, which would be dropped here.
+    """
+    if (folder / MODULES).exists():
+        others = [str(entry.get("type", "nothing")) for entry in _read(folder / MODULES, list)]
+        if MODULE_CLASS in others:
+            others.remove(MODULE_CLASS)
+        if others:
+            raise _refusal(folder / MODULES, f"adds {', '.join(others)} to the model")
+    if (folder / SETTINGS).exists():
+        settings = _read(folder / SETTINGS, dict)
+        name = settings.get("default_prompt_name")
+        if name is not None and (settings.get("prompts") or {}).get(name):
+            raise _refusal(folder / SETTINGS, f"puts the prompt {name!r} before every sentence")
+        if settings.get("truncate_dim") is not None:
+            raise _refusal(folder / SETTINGS, f"cuts vectors to {settings['truncate_dim']} numbers")
+
+
+def _refusal(path: Path, what: str) -> DiffaugError:
+    return DiffaugError(f"{path} {what}, which would be lost here; load the folder with sentence-transformers")
+
+
+def _read(path: Path, kind: type) -> Any:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DiffaugError(f"{path} cannot be read as JSON ({error})") from error
+    entries = content if isinstance(content, list) else []
+    if not isinstance(content, kind) or not all(isinstance(entry, dict) for entry in entries):
+        raise DiffaugError(f"{path} is no file of sentence-transformers: {content!r:.80}")
+    return content
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
