@@ -1,8 +1,8 @@
 """Gathers the pages of the documentation for the site generator: `python docs/stage.py FOLDER`.
 
-On a code host the pages in docs/ link to files beside them, such as ../benchmarks/results/x.json. A site generator knows
-one folder only. So the pages are copied to a folder of their own, with every file they link to, and the links are
-changed to match; a link to nothing is an error. Lines stay where they are, so that complaints name the right ones.
+On a code host the pages in docs/ link to files beside them, such as ../benchmarks/results/x.json. A site generator
+knows one folder only. So the pages are copied to a folder of their own, with every file they link to, and the links
+are changed to match; a link to nothing is an error. Lines stay where they are, so that complaints name the right ones.
 """
 
 from __future__ import annotations

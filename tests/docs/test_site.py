@@ -1,0 +1,101 @@
+"""The documentation as a site: every page is in the menu, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from code_blocks import PAGES, ROOT
+from workspace import MODELS
+
+SOURCE = ROOT / "src"
+
+
+@pytest.fixture(scope="session")
+def staging() -> ModuleType:
+    """docs/stage.py, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location("stage", ROOT / "docs" / "stage.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_menu_once(staging: ModuleType, tmp_path: Path) -> None:
+    staging.stage(tmp_path)
+    menu = list(_pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]))
+    assert len(menu) == len(set(menu))
+    assert {str(page.relative_to(tmp_path)) for page in tmp_path.rglob("*.md")} == set(menu)
+
+
+def test_links_lead_somewhere(staging: ModuleType, tmp_path: Path) -> None:
+    assert staging.stage(tmp_path) == []
+
+
+def test_links_of_the_readme_lead_somewhere(staging: ModuleType) -> None:
+    _, linked, missing = staging.relink(ROOT / "README.md")
+    assert "docs/" in (ROOT / "README.md").read_text("utf-8")
+    assert len(linked) > 5
+    assert not missing
+
+
+def test_links_are_changed_to_match_the_site(
+    staging: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("docs/a.md", "docs/b.md", "results/x.json", "CHANGELOG.md", "CONTRIBUTING.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text", "utf-8")
+    (tmp_path / "docs/a.md").write_text(
+        "[b](b.md#part) [x](../results/x.json) [site](https://example.org)\n```text\n[c](c.md)\n```\n[d](d.md)", "utf-8"
+    )
+    (tmp_path / "CONTRIBUTING.md").write_text("[a](docs/a.md)", "utf-8")
+    monkeypatch.setattr(staging, "ROOT", tmp_path)
+    monkeypatch.setattr(staging, "DOCS", tmp_path / "docs")
+    assert staging.stage(tmp_path / "site") == ["docs/a.md links to d.md, which is not there"]
+    assert (tmp_path / "site/a.md").read_text("utf-8") == (
+        "[b](b.md#part) [x](results/x.json) [site](https://example.org)\n```text\n[c](c.md)\n```\n[d](d.md)"
+    )
+    assert (tmp_path / "site/CONTRIBUTING.md").read_text("utf-8") == "[a](a.md)"
+    assert (tmp_path / "site/results/x.json").is_file()
+
+
+def test_no_page_names_a_recipe_that_is_not_there() -> None:
+    from diffaug.config import recipe_names
+
+    known = recipe_names()
+    families = {name.split("-")[0] for name in known}
+    for page in PAGES:
+        for name in re.findall(rf"`((?:{'|'.join(sorted(families))})-[a-z0-9-]+)`", page.read_text("utf-8")):
+            assert name in known or name in MODELS, f"{page.name} names the recipe {name}"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        for path in sorted(SOURCE.rglob("*.py"))
+        if ">>> " in path.read_text("utf-8")
+    ],
+)
+def test_examples_of_docstrings(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def _pages(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        for value in entry.values():
+            if isinstance(value, list):
+                yield from _pages(value)
+            else:
+                yield value
