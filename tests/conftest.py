@@ -171,6 +171,29 @@ def tiny_modernbert(tiny: Callable[[str], Path]) -> Path:
     return tiny("modernbert")
 
 
+@pytest.fixture(scope="session")
+def tiny_masked_lm(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny masked language model of a family, with the tokenizer of `tiny`; made once."""
+    import shutil
+
+    import torch
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    folders: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp("masked") / family
+            shutil.copytree(tiny(family), folders[family])
+            torch.manual_seed(0)
+            AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folders[family])).save_pretrained(
+                folders[family]
+            )
+        return folders[family]
+
+    return folder
+
+
 def build_tiny(family: str, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """A tiny random model, in evaluation mode."""
     import torch

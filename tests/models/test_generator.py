@@ -9,34 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.errors import DiffaugError
 from diffaug.models.generator import Generator
 
-MaskedLM = Callable[[str], tuple[Path, PreTrainedTokenizerBase]]
-
-
-@pytest.fixture(scope="module")
-def masked_lm(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> MaskedLM:
-    """The folder of a tiny masked language model of a family, and its tokenizer."""
-
-    def make(family: str) -> tuple[Path, PreTrainedTokenizerBase]:
-        folder = tmp_path_factory.mktemp("masked") / family
-        shutil.copytree(tiny(family), folder)
-        torch.manual_seed(0)
-        AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
-        return folder, AutoTokenizer.from_pretrained(folder)
-
-    return make
-
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert", "electra"])
 def test_the_most_probable_ordinary_token_takes_each_masked_place(
-    masked_lm: MaskedLM, sentences: list[str], family: str
+    tiny_masked_lm: Callable[[str], Path], sentences: list[str], family: str
 ) -> None:
-    folder, tokenizer = masked_lm(family)
+    folder = tiny_masked_lm(family)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     generator = Generator.load(str(folder), tokenizer)
     batch = tokenizer(sentences[:6], padding=True, return_tensors="pt")
     ids, attention = batch["input_ids"], batch["attention_mask"]
@@ -72,15 +57,16 @@ def test_the_embedded_encoder_is_a_generator_for_itself() -> None:
     assert torch.equal(generator.fill(batch["input_ids"], None, nothing), batch["input_ids"])
 
 
-def test_another_vocabulary_is_refused(masked_lm: MaskedLM, tiny_roberta: Path) -> None:
-    folder, _ = masked_lm("bert")
+def test_another_vocabulary_is_refused(tiny_masked_lm: Callable[[str], Path], tiny_roberta: Path) -> None:
     with pytest.raises(DiffaugError, match=r"another vocabulary than the encoder .*choose a masked language model"):
-        Generator.load(str(folder), AutoTokenizer.from_pretrained(tiny_roberta))
+        Generator.load(str(tiny_masked_lm("bert")), AutoTokenizer.from_pretrained(tiny_roberta))
 
 
-def test_the_same_words_with_other_numbers_are_another_vocabulary(masked_lm: MaskedLM, tmp_path: Path) -> None:
-    folder, tokenizer = masked_lm("bert")
-    shutil.copytree(folder, tmp_path / "other")
+def test_the_same_words_with_other_numbers_are_another_vocabulary(
+    tiny_masked_lm: Callable[[str], Path], tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_masked_lm("bert"))
+    shutil.copytree(tiny_masked_lm("bert"), tmp_path / "other")
     content = json.loads((tmp_path / "other" / "tokenizer.json").read_text("utf-8"))
     vocabulary = content["model"]["vocab"]
     vocabulary["dog"], vocabulary["fox"] = vocabulary["fox"], vocabulary["dog"]

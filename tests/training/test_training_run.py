@@ -34,6 +34,8 @@ def test_every_recipe_runs_two_steps_in_every_stage(
     if recipe.views.kind == "synonym":
         request.getfixturevalue("tiny_wordnet")
     changes = [f"model.backbone={tiny_bert}", "data.test=null"]
+    if recipe.replaced.generator is not None:
+        changes.append(f"replaced.generator={request.getfixturevalue('tiny_masked_lm')('bert')}")
     changes += [f"data.{kind}={path}" for kind, path in data_files.items()]
     stages = [number for number in (1, 2) if getattr(recipe, f"stage{number}") is not None]
     for number in stages:

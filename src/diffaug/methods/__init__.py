@@ -6,6 +6,7 @@ from diffaug.errors import DiffaugError
 from diffaug.methods.base import Method
 from diffaug.methods.consert import ConSERT
 from diffaug.methods.diffaug import DiffAug
+from diffaug.methods.diffcse import DiffCSE
 from diffaug.methods.flow import BertFlow
 from diffaug.methods.promptbert import PromptBERT
 from diffaug.methods.sbert import SBERT
@@ -15,6 +16,7 @@ from diffaug.methods.untrained import Untrained
 METHODS: dict[str, type[Method]] = {
     "consert": ConSERT,
     "diffaug": DiffAug,
+    "diffcse": DiffCSE,
     "flow": BertFlow,
     "promptbert": PromptBERT,
     "sbert": SBERT,

@@ -42,6 +42,11 @@ def gather_rows(own: Tensor) -> Tensor:
     return gathered
 
 
+def own_rows(gathered: Tensor) -> Tensor:
+    """This process's share of what `gather_rows` brought together."""
+    return gathered if world_size() == 1 else gathered.chunk(world_size())[dist.get_rank()]
+
+
 def average_gradients(parameters: Iterable[Tensor]) -> None:
     """Replace every gradient by its mean over the processes, in one message."""
     if world_size() == 1:
