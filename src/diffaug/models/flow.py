@@ -194,7 +194,7 @@ class Flow(nn.Module):
                 done.append(x[:, :finished])
                 x = x[:, finished:]
             z = torch.cat(done, dim=-1)
-            return z, log_det.expand(len(z))
+            return z, log_det.expand(z.shape[0])  # len() would fix the number of rows in an export to ONNX
 
     def inverse(self, z: Tensor) -> Tensor:
         """The ``x`` whose image is ``z``; both (rows, width)."""
