@@ -57,13 +57,5 @@ def add_lexicon(wordnet_folder: Path) -> AddLexicon:
 @pytest.fixture
 def tiny_wordnet(add_lexicon: AddLexicon) -> None:
     """A database with synonyms for some words of the tests' sentences."""
-    add_lexicon(
-        [
-            ("dog", "n", ["dog"]),
-            ("hound", "n", ["dog"]),
-            ("house", "n", ["house"]),
-            ("home", "n", ["house"]),
-            ("garden", "n", ["garden"]),
-            ("backyard", "n", ["garden"]),
-        ]
-    )
+    synonyms = (["dog", "hound", "pooch"], ["house", "home", "dwelling"], ["garden", "backyard", "plot"])
+    add_lexicon([(word, "n", [words[0]]) for words in synonyms for word in words])

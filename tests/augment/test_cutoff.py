@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from diffaug.augment.cutoff import AUGMENTATIONS, PLAIN, Cutoff
+from diffaug.augment.cutoff import AUGMENTATIONS, PLAIN, Cutoff, _chosen
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import first_position, load_backbone
 from diffaug.models.config import ModelConfig
@@ -69,6 +69,11 @@ def test_token_cutoff_takes_whole_tokens(bert: PreTrainedModel, rows: Rows, rate
     # [CLS] and [SEP] take part like any other token, padding does not.
     able = torch.tensor(expected) > 0
     assert torch.equal(ever_cut[able], rows.attention_mask.bool()[able])
+
+
+@pytest.mark.parametrize(("rate", "of", "expected"), [(0.53, 100, 53), (0.2, 768, 153), (0.1, 9, 0), (1.0, 7, 7)])
+def test_rates_are_rounded_down_but_not_by_float32(rate: float, of: int, expected: int) -> None:
+    assert int(_chosen(torch.ones(1, of, dtype=torch.bool), torch.tensor([rate])).sum()) == expected
 
 
 def test_feature_cutoff_takes_the_same_columns_of_all_tokens(bert: PreTrainedModel, rows: Rows) -> None:

@@ -98,6 +98,8 @@ WORDS = [
     ("big", "s", ["important"]),
     ("large", "a", ["size"]),
     ("centre", "n", ["player"]),
+    ("centres", "n", ["ruins"]),
+    ("debris", "n", ["ruins"]),
     ("tree", "n", ["plant"]),
 ]
 
@@ -110,6 +112,7 @@ def test_synonyms_are_those_of_the_most_usual_meaning(add_lexicon: AddLexicon) -
     assert wordnet.synonyms("chase") == ("dog",)
     assert wordnet.synonyms("tree") == ()
     assert wordnet.synonyms("dogs") == (), "an inflected word has no synonym that fits"
+    assert wordnet.synonyms("centres") == ("debris",), "unless it is a base form in its own right"
     assert wordnet.synonyms("unknown") == ()
     assert SynonymReplacement(seed=0)("Dogs chase a tree") == "Dogs dog a tree"
     found = {SynonymReplacement(seed)("Dog") for seed in range(20)}

@@ -105,7 +105,7 @@ class Cutoff(Views):
 
 def _chosen(candidates: Tensor, rates: Tensor) -> Tensor:
     """(rows, n): of each row's candidates (rows, n), as many as its rate says, rounded down, picked at random."""
-    # 0.7 of 10 is 7, but 6.9999998 in float32.
+    # 0.53 of 100 is 53, but in float32 a little less.
     numbers = (candidates.sum(1) * rates + 1e-3).floor()
     order = torch.rand(candidates.shape, device=candidates.device).masked_fill(~candidates, 2.0).argsort(1)
     first = torch.arange(candidates.shape[1], device=candidates.device) < numbers.unsqueeze(1)
