@@ -12,6 +12,7 @@ from diffaug.embedder import Embedder
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import (
     AdapterConfig,
+    DenoiseConfig,
     DenseConfig,
     FlowConfig,
     LoraConfig,
@@ -38,6 +39,10 @@ KINDS: dict[str, tuple[str, ModelConfig]] = {
     "template": ("bert", ModelConfig("mask", BERT_TEMPLATE)),
     "template, final stop": ("bert", ModelConfig("mask", BERT_TEMPLATE, final_stop=True)),
     "template with spaces": ("roberta", ModelConfig("mask", ROBERTA_TEMPLATE, final_stop=True)),
+    "template, denoised": (
+        "bert",
+        ModelConfig("mask", BERT_TEMPLATE, denoise=DenoiseConfig(lengths=118, template_tokens=11)),
+    ),
     "prefix": ("bert", ModelConfig("mean", prefix=PREFIX)),
     "prefix, RoBERTa": ("roberta", ModelConfig("cls", prefix=PREFIX)),
     "prefix, ModernBERT": ("modernbert", ModelConfig("mean", prefix=PREFIX)),
@@ -56,7 +61,7 @@ def build(folder: Path, config: ModelConfig, provenance: Provenance | None = Non
     torch.manual_seed(0)
     backbone, tokenizer = load_backbone(str(folder))
     encoder = Encoder(backbone, config, build_views(config, backbone))
-    for part in (encoder.views, encoder.flow, encoder.head):
+    for part in (encoder.views, encoder.flow, encoder.denoise, encoder.head):
         for parameter in () if part is None else part.parameters():
             nn.init.normal_(parameter, std=0.3)
     if encoder.flow is not None:

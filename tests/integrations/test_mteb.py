@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from diffaug.models.config import Provenance
 FIRST = ["A dog runs through the park.", "The market fell sharply.", "Is this seat taken?", "Yes.", "He likes tea"]
 SECOND = ["An old dog runs.", "Prices rose.", "Nobody knew why", "No.", "She likes the rain"]
 SCORES = [4.5, 1.0, 0.5, 2.0, 3.0]
+UNSCALED = replace(EVERYTHING, normalize=False)
 
 
 class LocalSTS(AbsTaskSTS):
@@ -55,7 +57,7 @@ class LocalSTS(AbsTaskSTS):
 
 @pytest.fixture(scope="module")
 def embedder(tiny_bert: Path) -> Embedder:
-    return build(tiny_bert, EVERYTHING, Provenance("diffaug"))
+    return build(tiny_bert, UNSCALED, Provenance("diffaug"))
 
 
 def scores(model: Any, **options: Any) -> dict[str, float]:
@@ -84,11 +86,11 @@ def test_a_folder_gives_the_scores_it_has_in_sentence_transformers(embedder: Emb
 
 def test_kept_results_are_not_those_of_another_model(embedder: Embedder, tiny_bert: Path, tmp_path: Path) -> None:
     cache = mteb.ResultCache(tmp_path)
-    another = build(tiny_bert, EVERYTHING)
+    another = build(tiny_bert, UNSCALED)
     another.encoder.views.blocks.data.neg_()
     first = scores(MTEBEncoder(embedder, name="me/one"), cache=cache)
     second = scores(MTEBEncoder(another, name="me/one"), cache=cache)
-    assert first["pearson"] != second["pearson"]
+    assert second["pearson"] != pytest.approx(first["pearson"], abs=1e-3)
     kept = scores(MTEBEncoder(embedder, name="me/one"), cache=cache, overwrite_strategy="only-cache")
     assert kept["pearson"] == pytest.approx(first["pearson"], abs=1e-5)
 

@@ -71,10 +71,11 @@ def test_every_kind_of_model_gives_the_vectors_of_the_embedder(
     for size in (1, 5, 32):
         vectors = loaded.encode(texts, batch_size=size, normalize_embeddings=True)
         assert np.abs(vectors - embedder.encode(texts)).max() <= 1e-6
-    if config.views is not None or config.flow is not None:
-        # The learned part has a say in the vectors compared above.
+    encoder = loaded[0].encoder
+    if (learned := encoder.views or encoder.flow or encoder.denoise) is not None:
+        # It has a say in the vectors compared above.
         with torch.no_grad():
-            for parameter in (loaded[0].encoder.views or loaded[0].encoder.flow).parameters():
+            for parameter in learned.parameters():
                 parameter.zero_()
         assert np.abs(loaded.encode(texts) - embedder.encode(texts, normalize=False)).max() > 1e-3
 
