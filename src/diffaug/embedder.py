@@ -7,21 +7,22 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from diffaug.data.collate import collator_for
 from diffaug.errors import DiffaugError
+from diffaug.integrations.onnx_runner import is_onnx_export, load_onnx
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
 from diffaug.models.saved import is_saved_model, load_model, save_model
 from diffaug.progress import progress_bar
+from diffaug.runner import Runner, TorchRunner, Vectors
+from diffaug.runner import default_device as default_device
 
 EMBEDDED_MODEL = Path(__file__).parent / "assets" / "mini"
 
@@ -34,7 +35,7 @@ _TOKEN_BUDGET = {"cpu": 2_048, "cuda": 65_536, "mps": 16_384}
 # Similarities held at a time while searching.
 _SEARCH_BLOCK = 1 << 24
 
-Vectors = NDArray[np.float32]
+Backend = Literal["torch", "onnx"]
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,17 @@ class Embedder:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: Encoder | Runner,
         tokenizer: PreTrainedTokenizerBase,
         provenance: Provenance | None = None,
         *,
         device: str | torch.device | None = None,
     ) -> None:
-        self.encoder = _move(encoder.eval(), default_device() if device is None else device)
+        self.runner = encoder if isinstance(encoder, Runner) else TorchRunner(encoder)
+        self.runner.move(device)
         self.tokenizer = tokenizer
         self.provenance = provenance or Provenance()
-        self.collator = collator_for(encoder, tokenizer)
+        self.collator = self.runner.collator(tokenizer)
         self._said_truncated = False
 
     @classmethod
@@ -77,6 +79,7 @@ class Embedder:
         *,
         pooling: Pooling | None = None,
         template: str | None = None,
+        backend: Backend | None = None,
         device: str | torch.device | None = None,
         trust_remote_code: bool = False,
         revision: str | None = None,
@@ -84,12 +87,14 @@ class Embedder:
         """Load a model. Nothing is downloaded for a path or for the embedded default.
 
         Args:
-            name_or_path: a folder saved by diffaug, by sentence-transformers or by transformers, or a name on the
-                hub; left out, the small encoder that comes with the package.
+            name_or_path: a folder saved by diffaug, by sentence-transformers or by transformers, an export to ONNX,
+                or a name on the hub; left out, the small encoder that comes with the package.
             pooling: for a plain transformers model, which says nothing about it: how token states become a vector
                 (default ``mean``, or ``mask`` with a template).
             template: for a plain transformers model: a prompt with ``{}`` and ``[MASK]``.
-            device: where to run; the GPU if there is one.
+            backend: what computes: ``torch``, or ``onnx`` for ONNX Runtime; left out, whatever the model was made for.
+                With it, a model made for the other is an error.
+            device: where to run; left out, the GPU if there is one, and the CPU with ONNX Runtime.
             trust_remote_code: run Python code that the model brings along. Off unless you ask for it.
             revision: the version of a model on the hub.
 
@@ -98,38 +103,48 @@ class Embedder:
         """
         source = str(EMBEDDED_MODEL if name_or_path is None else name_or_path)
         folder = _find_folder(source, revision)
-        chosen = pooling is not None or template is not None
-        provenance = None
-        if folder is not None and (is_saved_model(folder) or is_sentence_transformers(folder)):
-            if chosen:
+        onnx = folder is not None and is_onnx_export(folder)
+        _check_backend(source, backend, onnx)
+        if folder is not None and (onnx or is_saved_model(folder) or is_sentence_transformers(folder)):
+            if pooling is not None or template is not None:
                 raise DiffaugError(f"{source} carries its own pooling and template; they cannot be chosen again")
+            if onnx:
+                return cls(*load_onnx(folder), device=device)
             if is_saved_model(folder):
-                encoder, tokenizer, provenance = load_model(folder)
-            else:
-                encoder, tokenizer = load_sentence_transformers(folder, trust_remote_code=trust_remote_code)
-        else:
-            config = ModelConfig(
-                pooling=pooling or ("mean" if template is None else "mask"),
-                template=template,
-                final_stop=template is not None,
-            )
-            encoder, tokenizer = load_transformers(
-                source if folder is None else str(folder),
-                config,
-                trust_remote_code=trust_remote_code,
-                revision=revision,
-            )
-        return cls(encoder, tokenizer, provenance, device=device)
+                return cls(*load_model(folder), device=device)
+            return cls(*load_sentence_transformers(folder, trust_remote_code=trust_remote_code), device=device)
+        config = ModelConfig(
+            pooling=pooling or ("mean" if template is None else "mask"),
+            template=template,
+            final_stop=template is not None,
+        )
+        plain = load_transformers(
+            source if folder is None else str(folder), config, trust_remote_code=trust_remote_code, revision=revision
+        )
+        return cls(*plain, device=device)
 
     @property
     def width(self) -> int:
         """The length of a vector."""
-        return self.encoder.width
+        return self.runner.width
 
     @property
     def device(self) -> torch.device:
         """Where the model runs."""
-        return next(self.encoder.parameters()).device
+        return self.runner.device
+
+    @property
+    def encoder(self) -> Encoder:
+        """The PyTorch module, shared and not copied.
+
+        Raises:
+            DiffaugError: the model is run by ONNX Runtime, and there is none.
+        """
+        return self.runner.encoder
+
+    def fingerprint(self) -> str:
+        """A hash, in hex, of all that decides the vectors: two models with the same one are the same model."""
+        return self.runner.fingerprint()
 
     def encode(
         self,
@@ -159,23 +174,20 @@ class Embedder:
         if batch_size is not None and batch_size < 1:
             raise DiffaugError(f"batch_size must be at least 1, not {batch_size}")
         if device is not None:
-            _move(self.encoder, device)
+            self.runner.move(device)
         texts = sentences if isinstance(sentences, list) else list(sentences)
         first = _first_occurrences(texts)
         distinct = np.flatnonzero(first == np.arange(len(first)))
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
         cut = 0
-        with progress_bar("embedding", len(distinct), show_progress) as advance, torch.inference_mode():
+        with progress_bar("embedding", len(distinct), show_progress) as advance:
             for start in range(0, len(distinct), _WINDOW):
                 window = distinct[start : start + _WINDOW]
                 ids, too_long = self.collator.ids([texts[i] for i in window])
                 cut += too_long
                 for batch in self._batches([len(row) for row in ids], batch_size):
-                    rows = self.collator.rows([ids[i] for i in batch]).to(self.device)
-                    out = self.encoder(rows)
-                    if normalize:
-                        out = F.normalize(out.float(), dim=-1)
-                    vectors[window[batch]] = out.float().cpu().numpy()
+                    found = self.runner(self.collator.rows([ids[i] for i in batch]))
+                    vectors[window[batch]] = _unit(found) if normalize else found
                     advance(len(batch))
         repeated = np.flatnonzero(first != np.arange(len(first)))
         for block in np.array_split(repeated, len(repeated) // _WINDOW + 1):
@@ -332,7 +344,8 @@ def _download(name: str, revision: str | None) -> Path:
     """Fetch a model from the hub, or find it in the hub's cache. Pickles stay behind."""
     from huggingface_hub import snapshot_download
 
-    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.py"]
+    # An export to ONNX lies at the top; variants in folders below would be fetched for nothing.
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.py", "model.onnx*"]
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
@@ -353,15 +366,19 @@ def _first_occurrences(texts: list[str]) -> NDArray[np.int64]:
     return first
 
 
-def _move(encoder: Encoder, device: str | torch.device) -> Encoder:
-    try:
-        return encoder.to(device)
-    except (RuntimeError, AssertionError) as error:  # no such device, and none that this build of torch knows
-        raise DiffaugError(f"the model cannot run on the device {str(device)!r}: {str(error)[:200]}") from error
+def _check_backend(source: str, backend: Backend | None, onnx: bool) -> None:
+    if backend not in (None, *get_args(Backend)):
+        raise DiffaugError(f"there is no backend {backend!r}; choose one of {', '.join(get_args(Backend))}")
+    if backend == "torch" and onnx:
+        raise DiffaugError(
+            f"{source} is an export to ONNX, which PyTorch cannot run; load the model it was made from, or leave "
+            "backend out"
+        )
+    if backend == "onnx" and not onnx:
+        raise DiffaugError(f"{source} is no export to ONNX; make one: diffaug export --to onnx {source} FOLDER")
 
 
-def default_device() -> str:
-    """The GPU if there is one."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+def _unit(vectors: Vectors) -> Vectors:
+    """Scaled to length one; the zero vector stays what it is."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)

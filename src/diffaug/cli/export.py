@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from diffaug.cli.embed import Trust
 from diffaug.errors import DiffaugError
 
-# The function behind each form: it is called with an Embedder, the folder to make, and ``overwrite``.
+if TYPE_CHECKING:
+    from diffaug.data.records import ScoredPairs
+    from diffaug.embedder import Embedder
+    from diffaug.integrations.onnx import Exported
+
+# The function behind each form: called with an Embedder, the folder to make, ``overwrite``, and options of its own.
 TARGETS = {
     "sentence-transformers": "diffaug.embedder:Embedder.save",  # every saved model is such a folder
+    "onnx": "diffaug.integrations.onnx:export_onnx",
 }
 
 
@@ -30,24 +36,60 @@ def export(
     folder: Annotated[Path, typer.Argument(help="The folder to make.")],
     to: Annotated[str, typer.Option(metavar="FORM", help=f"One of: {', '.join(TARGETS)}.", show_default=False)],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
+    quantize: Annotated[
+        str | None, typer.Option(metavar="int8", help="ONNX: smaller weights.", show_default=False)
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Scored pairs that show what --quantize costs; left out, sample:test.",
+            show_default=False,
+        ),
+    ] = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Write a model in a form that other libraries read."""
     if to not in TARGETS:
         raise DiffaugError(f"cannot export to {to!r}; choose one of: {', '.join(TARGETS)}")
+    if quantize is not None and to != "onnx":
+        raise DiffaugError("--quantize goes with --to onnx")
+    if score is not None and quantize is None:
+        raise DiffaugError("--score goes with --quantize")
     if folder.exists() and not overwrite:
         raise DiffaugError(f"{folder} exists already; choose another path or pass --overwrite")
+    from diffaug.data.readers import read_scored_pairs
     from diffaug.embedder import Embedder
 
+    # Before anything is written: a mistake in the file is known at once.
+    data = score or "sample:test"
+    pairs = None if quantize is None else read_scored_pairs(data)
     embedder = Embedder.from_pretrained(model, device="cpu", trust_remote_code=trust_remote_code)
-    _exporter(to)(embedder, folder, overwrite=overwrite)
+    exported = _exporter(to)(embedder, folder, overwrite=overwrite, **({"quantize": quantize} if quantize else {}))
     typer.echo(f"{model} -> {folder}", err=True)
+    if to == "onnx":
+        typer.echo(f"{'vectors':10s} at most {exported.difference:.1e} away from PyTorch's")
+    if pairs is not None:
+        _tell_loss(embedder, Embedder.from_pretrained(folder), exported, pairs, data)
 
 
-def _exporter(to: str) -> Callable[..., None]:
+def _tell_loss(before: Embedder, after: Embedder, exported: Exported, pairs: ScoredPairs, data: str) -> None:
+    """Print what quantisation saves and what it costs."""
+    from diffaug.training.scoring import spearman
+
+    assert exported.unquantized_size is not None
+    full, small = exported.unquantized_size / 1e6, exported.size / 1e6
+    typer.echo(f"{'size':10s} {full:.1f} MB -> {small:.1f} MB")
+    first, second = spearman(before, pairs), spearman(after, pairs)
+    typer.echo(
+        f"{'spearman':10s} {first:.2f} -> {second:.2f} ({second - first:+.2f}) on {len(pairs.scores):,} pairs, {data}"
+    )
+
+
+def _exporter(to: str) -> Callable[..., Any]:
     """The function of a form, imported when it is needed: some need packages that others do not have."""
     module, _, path = TARGETS[to].partition(":")
     found: Any = import_module(module)
     for name in path.split("."):
         found = getattr(found, name)
-    return cast("Callable[..., None]", found)
+    return cast("Callable[..., Any]", found)

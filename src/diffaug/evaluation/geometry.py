@@ -13,6 +13,7 @@ from diffaug.data.records import ScoredPairs, Triplets
 from diffaug.embedder import Embedder
 from diffaug.evaluation.tasks import Embeddings
 from diffaug.objectives.metrics import alignment, anisotropy, divergence, uniformity
+from diffaug.runner import TorchRunner
 
 # Pairs above four fifths of the scale mean the same: on STS-B's scale from 0 to 5 those above 4, as SimCSE takes them.
 _POSITIVE = 0.8
@@ -87,7 +88,12 @@ class GeometryTask:
 
 @torch.inference_mode()
 def delta(embedder: Embedder, sentences: Sequence[str]) -> float | None:
-    """The mean distance of the two views of a sentence, before any head; None for a model without views."""
+    """The mean distance of the two views of a sentence, before any head; None for a model without views.
+
+    An export to ONNX has its views folded together, and counts as a model without.
+    """
+    if not isinstance(embedder.runner, TorchRunner):
+        return None
     encoder = embedder.encoder
     if encoder.config.views is None or encoder.config.views.views != 2:
         return None

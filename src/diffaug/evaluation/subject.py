@@ -13,7 +13,6 @@ import torch
 from diffaug.embedder import EMBEDDED_MODEL, Embedder
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.tasks import Embeddings, Vectors
-from diffaug.models.fingerprint import fingerprint
 
 Model = str | os.PathLike[str] | Embedder | Callable[[list[str]], Any] | None
 """A folder or hub name, an `Embedder`, or anything that has ``encode`` or is callable on a list of sentences."""
@@ -64,7 +63,7 @@ class Subject:
                 raise DiffaugError(f"cannot evaluate a {type(model).__name__}: it has no encode and is not callable")
             name = getattr(model, "__qualname__", type(model).__qualname__)
             self._call = call
-        self.info = ModelInfo(name, None if self.embedder is None else fingerprint(self.embedder.encoder))
+        self.info = ModelInfo(name, None if self.embedder is None else self.embedder.fingerprint())
 
     def embed(self, sentences: Sequence[str]) -> Embeddings:
         """Embed distinct sentences, all in one call, at the length the model gives the vectors.

@@ -1,0 +1,253 @@
+"""Export to ONNX: input ids in, embedding out, for ONNX Runtime and every language that has it.
+
+The graph is `Encoder.forward` as it stands at inference: view modules, positions, pooling, flow, head and normalisation
+are inside. Outside is what turns text into ids; `diffaug_onnx.json` beside the graph spells it out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from diffaug import __version__
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_folder
+from diffaug.integrations.onnx_runner import (
+    DESCRIPTION,
+    FORMAT_VERSION,
+    GRAPH,
+    INPUTS,
+    OUTPUT,
+    OnnxRunner,
+    describe_input,
+    required,
+)
+from diffaug.models.encoder import Encoder
+from diffaug.models.rows import Rows
+
+if TYPE_CHECKING:
+    from diffaug.embedder import Embedder
+
+Precision = Literal["int8"]
+
+# The oldest set of operators that PyTorch's exporter writes without converting: any runtime of the last years has it.
+_OPSET = 18
+# A file of the format cannot be larger than two gigabytes; the weights of larger models lie beside it.
+_LARGEST_FILE = 2_000_000_000
+# The vectors of both runtimes, scaled to length one, may differ by this much in any number.
+_TOLERANCE = 1e-4
+# Traced and compared: sentences of several lengths, padded to one batch, and one alone.
+_PROBE = ("Yes.", "A dog runs through the park.", "The market fell on Monday, and nobody knew why it did: " * 8)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What came out.
+
+    Attributes:
+        difference: the largest difference between a number of PyTorch's and of ONNX Runtime's vectors, all scaled to
+            length one, over a few sentences; before quantisation.
+        size: of the weights and the graph, in bytes.
+        unquantized_size: the same before quantisation, or None if there was none.
+    """
+
+    difference: float
+    size: int
+    unquantized_size: int | None = None
+
+
+def export_onnx(
+    embedder: Embedder, folder: Path, *, quantize: Precision | None = None, overwrite: bool = False
+) -> Exported:
+    """Write a model as ONNX, with its tokenizer and a description, in one folder, atomically.
+
+    `Embedder.from_pretrained` reads the folder. The vectors of ONNX Runtime are compared with PyTorch's before anything
+    is kept.
+
+    Args:
+        embedder: the model.
+        folder: where to.
+        quantize: ``int8`` for weights of 8 bits, each column with a scale of its own; the numbers between the layers
+            are quantised while it runs.
+        overwrite: replace the folder if it exists.
+
+    Raises:
+        DiffaugError: a package of the extra ``onnx`` is missing, or this model cannot be written as ONNX.
+    """
+    if quantize not in (None, *get_args(Precision)):
+        raise DiffaugError(f"cannot quantize to {quantize!r}; there is {', '.join(get_args(Precision))}")
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        required(package)
+    encoder, collator = embedder.encoder, embedder.collator
+    # What the backbone has positions for is written down: nobody can ask the graph.
+    config = replace(encoder.config, max_length=collator.max_length)
+    description = {
+        "format_version": FORMAT_VERSION,
+        "diffaug_version": __version__,
+        "precision": quantize or "float32",
+        "width": encoder.width,
+        "input": describe_input(collator, config),
+        "model": config.to_dict(),
+        "method": embedder.provenance.method,
+        "recipe": embedder.provenance.recipe,
+        "scores": embedder.provenance.scores,
+    }
+    device = embedder.device
+    with atomic_folder(folder, overwrite=overwrite) as temporary:
+        embedder.runner.move("cpu")
+        try:
+            _write_graph(embedder, temporary / GRAPH)
+            difference = _difference(embedder, OnnxRunner(temporary / GRAPH, config))
+        finally:
+            embedder.runner.move(device)
+        unquantized = None if quantize is None else _size(temporary)
+        if quantize is not None:
+            _quantize(temporary / GRAPH)
+        size = _size(temporary)
+        embedder.tokenizer.save_pretrained(temporary)
+        (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return Exported(difference, size, unquantized)
+
+
+class _Graph(nn.Module):
+    """What is traced: two tensors in, one out."""
+
+    def __init__(self, encoder: Encoder, mask_at: int | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self._mask_at = mask_at
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        pool_at = None
+        if self._mask_at is not None:
+            # The template's mask token stands at a fixed place from the row's start or from its end, so that nobody
+            # has to pass its position, and a mask token in the sentence itself is not taken for it.
+            from_start = attention_mask.sum(1) if self._mask_at < 0 else torch.zeros_like(input_ids[:, 0])
+            pool_at = from_start + self._mask_at
+        vectors: Tensor = self.encoder(Rows(input_ids, attention_mask, pool_at))
+        return vectors
+
+
+def _write_graph(embedder: Embedder, path: Path) -> None:
+    encoder, collator = embedder.encoder, embedder.collator
+    rows = collator.rows(collator.ids(_PROBE)[0])
+    longest = None if collator.max_length is None else collator.max_length + len(collator.template)
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=longest)
+    weights = sum(tensor.nbytes for tensor in encoder.state_dict().values())
+    try:
+        with _quiet(), _flags_as_values(encoder), torch.no_grad():
+            shapes = {name: {0: batch, 1: length} for name in INPUTS}
+            graph = _Graph(encoder, collator.template.mask_at).eval()
+            traced = torch.export.export(
+                graph, (rows.input_ids, rows.attention_mask), dynamic_shapes=shapes, strict=False
+            )
+            torch.onnx.export(
+                traced,
+                (),
+                path,
+                input_names=list(INPUTS),
+                output_names=[OUTPUT],
+                dynamic_shapes=shapes,
+                opset_version=_OPSET,
+                dynamo=True,
+                external_data=weights > _LARGEST_FILE,
+                verbose=False,
+            )
+    except Exception as error:  # the tracer, the translator and the model itself raise errors of their own
+        raise _refusal(encoder, " ".join(str(error).split())[:300]) from error
+
+
+def _difference(embedder: Embedder, runner: OnnxRunner) -> float:
+    """The largest difference between both runtimes' vectors; raise if it is one that matters."""
+    ids, _ = embedder.collator.ids(_PROBE)
+    largest = 0.0
+    for part in (ids, ids[1:2]):
+        rows = embedder.collator.rows(part)
+        expected = embedder.runner(rows)
+        try:
+            found = runner(rows)
+        except Exception as error:  # ONNX Runtime raises a class of its own for each of its codes
+            raise _refusal(embedder.encoder, " ".join(str(error).split())[:300]) from error
+        lengths = np.maximum(np.linalg.norm(expected, axis=1, keepdims=True), 1e-12)
+        largest = max(largest, float(np.abs((found - expected) / lengths).max()))
+    if not largest <= _TOLERANCE:  # not a number is refused as well
+        raise _refusal(embedder.encoder, f"its vectors in ONNX Runtime differ from PyTorch's by {largest:.1e}")
+    return largest
+
+
+def _quantize(path: Path) -> None:
+    """Replace a graph by one with weights of 8 bits."""
+    quantization = required("onnxruntime.quantization")
+    large = _size(path.parent) > _LARGEST_FILE
+    full = path.with_name("full")
+    full.mkdir()
+    for file in [*path.parent.glob(f"{GRAPH}*")]:
+        file.rename(full / file.name)
+    with _quiet():
+        quantization.quantize_dynamic(
+            full / GRAPH,
+            path,
+            op_types_to_quantize=["MatMul", "Gather"],
+            per_channel=True,
+            # Seven bits of the eight: on processors without VNNI the products of eight would overflow now and then.
+            reduce_range=True,
+            use_external_data_format=large,
+        )
+    for file in full.iterdir():
+        file.unlink()
+    full.rmdir()
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob(f"{GRAPH}*"))
+
+
+def _refusal(encoder: Encoder, why: str) -> DiffaugError:
+    return DiffaugError(
+        f"this model, with a '{encoder.backbone.config.model_type}' backbone, cannot be exported to ONNX with "
+        f"torch {torch.__version__}: {why}"
+    )
+
+
+@contextmanager
+def _flags_as_values(encoder: nn.Module) -> Iterator[None]:
+    """A flag that is saved with the weights is a tensor, and no trace can follow a decision made by a tensor."""
+    flags = [
+        (module, name, flag)
+        for module in encoder.modules()
+        for name, flag in module.named_buffers(recurse=False)
+        if flag.dtype == torch.bool and flag.ndim == 0
+    ]
+    for module, name, flag in flags:
+        delattr(module, name)
+        setattr(module, name, bool(flag))
+    try:
+        yield
+    finally:
+        for module, name, flag in flags:
+            delattr(module, name)
+            module.register_buffer(name, flag)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what exporters log, warn of and print (a failed trace is printed whole); what is wrong is raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
