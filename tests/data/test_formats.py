@@ -11,6 +11,7 @@ import sys
 import types
 from pathlib import Path
 
+import datasets
 import pytest
 
 from diffaug.data.formats import hub_parts, open_table
@@ -223,27 +224,17 @@ def test_python_objects() -> None:
         read_sentences([])
 
 
-class FakeDataset(list):  # type: ignore[type-arg]
-    """As much of `datasets.Dataset` as the reader uses: rows, and features of which one codes labels."""
-
-    column_names = ("premise", "hypothesis", "label")
-
-    def __init__(self, rows: list[dict[str, object]], names: list[str]) -> None:
-        super().__init__(rows)
-        plain = types.SimpleNamespace()
-        self.features = {"premise": plain, "hypothesis": plain, "label": types.SimpleNamespace(names=names)}
-
-
 def test_hub_labels_are_read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"premise": "a", "hypothesis": "b", "label": 0}, {"premise": "a", "hypothesis": "c", "label": 1}]
     asked: list[tuple[object, ...]] = []
 
-    def load_dataset(name: str, config: str | None, split: str) -> FakeDataset:
+    def load_dataset(name: str, config: str | None, split: str) -> datasets.Dataset:
         asked.append((name, config, split))
         # The codes mean the opposite of the usual 1 and 0.
-        return FakeDataset(rows, ["entailment", "not_entailment"])
+        meaning = datasets.ClassLabel(names=["entailment", "not_entailment"])
+        return datasets.Dataset.from_list(rows).cast_column("label", meaning)
 
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     pairs = read_labelled_pairs("hub:nyu-mll/glue/rte/train")
     assert asked == [("nyu-mll/glue", "rte", "train")]
     assert pairs.binary() == [1, 0]

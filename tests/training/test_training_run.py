@@ -220,16 +220,3 @@ def test_the_gradient_cache_trains_in_the_loop(make_recipe: Callable[..., Recipe
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         scores.append([line["loss"] for line in lines if line["stage"] == 1 and "loss" in line])
     assert scores[0] == scores[1], "stage 1 does not know of it"
-
-
-def test_tensorboard_gets_the_same_numbers(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    train(make_recipe("sup", loop={"trackers": ["tensorboard"]}), tmp_path / "run", quiet=True)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    (events,) = {path.parent for path in (tmp_path / "run").rglob("events.out.tfevents*")}
-    accumulator = EventAccumulator(str(events))
-    accumulator.Reload()
-    seen = {(e.step, round(e.value, 4)) for e in accumulator.Scalars("stage2/dev")}
-    assert seen == {(line["step"], round(line["dev"], 4)) for line in lines if "dev" in line}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from diffaug.config import DataSettings
 from diffaug.data.collate import Collator
+from diffaug.data.given import PASSED, Given
 from diffaug.data.labels import Label
 from diffaug.data.readers import read_nli, read_scored_pairs, read_sentences
 from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets, pairs_from_triplets, triplets_from_pairs
@@ -24,11 +25,13 @@ class Corpus:
     Args:
         settings: the recipe's data section.
         collator: how the model to be trained reads sentences.
+        given: rows passed in Python, by the name of the setting whose place they take.
     """
 
-    def __init__(self, settings: DataSettings, collator: Collator) -> None:
+    def __init__(self, settings: DataSettings, collator: Collator, given: Mapping[str, Given] | None = None) -> None:
         self._settings = settings
         self._collator = collator
+        self._given = given or {}
 
     @cached_property
     def nli(self) -> Triplets | LabelledPairs:
@@ -125,15 +128,22 @@ class Corpus:
         return Examples(tuple(columns))
 
     def _scored(self, name: str) -> ScoredPairs | None:
-        source = getattr(self._settings, name)
-        if source is None:
+        if getattr(self._settings, name) is None:
             return None
+        source = self._source(name, "scored pairs")
         return read_scored_pairs(source, self._settings.columns.get(name), self._settings.on_bad)
 
-    def _source(self, name: str, what: str) -> str:
+    def _source(self, name: str, what: str) -> str | Given:
+        if name in self._given:
+            return self._given[name]
         source: str | None = getattr(self._settings, name)
         if source is None:
             raise DiffaugError(f"this recipe needs data.{name} ({what}): add --set data.{name}=FILE")
+        if source.startswith(PASSED):
+            raise DiffaugError(
+                f"data.{name} was {source}, which no file holds: pass it again, as in train(recipe, out, {name}=rows), "
+                f"or set data.{name} to a file"
+            )
         return source
 
     def _tokenised(self, sentences: list[str]) -> TokenColumn:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from diffaug.data.given import Given, iterable_rows
 from diffaug.data.sample import SAMPLE_PREFIX, sample_path
 from diffaug.data.tables import Row, Table, table_from_numbered, table_from_objects
 from diffaug.data.textfiles import (
@@ -22,8 +23,9 @@ from diffaug.data.textfiles import (
 )
 from diffaug.errors import DiffaugError
 
-Source = str | os.PathLike[str] | Iterable[Any]
-"""A file, ``hub:owner/name/config/split``, ``sample:name``, or the rows themselves."""
+Source = str | os.PathLike[str] | Iterable[Any] | Given
+"""A file, ``hub:owner/name/config/split``, ``sample:name``, or the rows themselves: an iterable of mappings, sequences
+or strings, a `datasets.Dataset`, or a table of pandas, polars or pyarrow."""
 
 HUB_PREFIX = "hub:"
 FORMATS = {
@@ -56,14 +58,10 @@ def open_table(source: Source, report: Report) -> Iterator[Table]:
                 lines = numbered_lines(file, path, compression, report)
                 words = FORMATS[suffix] + (f", compressed with {COMPRESSIONS[compression]}" if compression else "")
                 yield _text_table(suffix, lines, str(path), words, report)
-    elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
-        is_dataset = hasattr(source, "features") and hasattr(source, "column_names")
-        rows = _with_label_names(source) if is_dataset else source
-        yield table_from_objects(rows, "the data given", "Python objects")
+    elif isinstance(source, Given):
+        yield table_from_objects(source.rows, source.name, "Python objects")
     else:
-        raise DiffaugError(
-            f"cannot read data from a {type(source).__name__}; give a file, a hub name or a list of rows"
-        )
+        yield table_from_objects(iterable_rows(source), "the data given", "Python objects")
 
 
 def _path(source: str | os.PathLike[str]) -> Path:
@@ -145,7 +143,7 @@ def _hub_table(source: str) -> Table:
         rows = datasets.load_dataset(name, config, split=split)
     except Exception as error:  # the library raises its own, the HTTP client's and the system's errors
         raise DiffaugError(f"{source} could not be loaded from the hub: {_one_line(error)}") from error
-    return table_from_objects(_with_label_names(rows), source, "a data set on the hub")
+    return table_from_objects(iterable_rows(rows), source, "a data set on the hub")
 
 
 def hub_parts(source: str) -> tuple[str, str | None, str]:
@@ -159,21 +157,6 @@ def hub_parts(source: str) -> tuple[str, str | None, str]:
     if len(parts) <= 2:
         return "/".join(parts), None, "train"
     return "/".join(parts[:-2]), parts[-2] or None, parts[-1]
-
-
-def _with_label_names(rows: Any) -> Iterator[dict[str, object]]:
-    """Rows of a `datasets.Dataset`, coded labels by their names: what 0 means differs from one data set to the next."""
-    named = {
-        column: feature.names
-        for column, feature in (rows.features or {}).items()
-        if getattr(feature, "names", None) is not None
-    }
-    for row in rows:
-        for column, names in named.items():
-            code = row[column]
-            if isinstance(code, int) and 0 <= code < len(names):
-                row = {**row, column: names[code]}
-        yield row
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,19 +1,21 @@
 """Retrieval data: queries, a corpus, and which documents are relevant to which query.
 
-Three forms are read: a folder as BEIR publishes it (``corpus.jsonl``, ``queries.jsonl``, ``qrels/test.tsv``); a JSON
-file with the keys ``queries``, ``corpus`` and ``relevant``; and a table (.csv, .tsv, .jsonl, .parquet) with a column
-``query`` and a column ``document``, a row for each relevant pair, whose documents together are the corpus.
+Four forms are read: a folder as BEIR publishes it (``corpus.jsonl``, ``queries.jsonl``, ``qrels/test.tsv``); a JSON
+file with the keys ``queries``, ``corpus`` and ``relevant``; a table (.csv, .tsv, .jsonl, .parquet) with a column
+``query`` and a column ``document``, a row for each relevant pair, whose documents together are the corpus; and such
+rows, or a data set, passed in Python.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffaug.data.formats import open_table
+from diffaug.data.formats import Source, open_table
 from diffaug.data.problems import Reporter
 from diffaug.errors import DiffaugError
 
@@ -36,7 +38,7 @@ class RetrievalData:
     left_out: int = 0
 
 
-def read_retrieval(source: str | Path | Mapping[str, Any]) -> RetrievalData:
+def read_retrieval(source: Source | Mapping[str, Any]) -> RetrievalData:
     """Read retrieval data in any of its forms, or take it from a mapping with the three keys.
 
     Raises:
@@ -44,6 +46,8 @@ def read_retrieval(source: str | Path | Mapping[str, Any]) -> RetrievalData:
     """
     if isinstance(source, Mapping):
         return _from_mapping(source, "the data given")
+    if not isinstance(source, (str, os.PathLike)):
+        return _from_table(source)
     path = Path(source).expanduser()
     if path.is_dir():
         return _from_beir(path)
@@ -108,26 +112,29 @@ def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
                 raise DiffaugError(f"{path}, line {number}: is not a JSON object with an _id ({error!r})") from error
 
 
-def _from_table(path: Path) -> RetrievalData:
+def _from_table(source: Source) -> RetrievalData:
     judgements: dict[str, list[str]] = {}
-    with open_table(path, Reporter("error")) as table:
+    with open_table(source, Reporter("error")) as table:
         names = table.names
-        if names is None:
+        if names is None and table.may_have_header:
             names = tuple(str(cell).strip() for cell in next(table.rows, (0, ()))[1])
+        elif names is None:
+            names = ("query", "document")  # pairs passed in Python
         plain = [name.casefold() for name in names]
         query = next((plain.index(name) for name in _QUERY if name in plain), None)
         document = next((plain.index(name) for name in _DOCUMENT if name in plain), None)
         if query is None or document is None:
             raise DiffaugError(
-                f"{path}: retrieval needs a column query and a column document; there are: {', '.join(names)}"
+                f"{table.name}: retrieval needs a column query and a column document; there are: {', '.join(names)}"
             )
         for number, cells in table.rows:
             pair = [cells[at] if at < len(cells) else None for at in (query, document)]
             if not all(isinstance(cell, str) and cell.strip() for cell in pair):
-                raise DiffaugError(f"{path}, {table.unit} {number}: the query or the document is missing")
+                raise DiffaugError(f"{table.name}, {table.unit} {number}: the query or the document is missing")
             judgements.setdefault(str(pair[0]), []).append(str(pair[1]))
+        name = table.name
     documents = {text: text for relevant in judgements.values() for text in relevant}
-    return _assemble({text: text for text in judgements}, documents, judgements, str(path))
+    return _assemble({text: text for text in judgements}, documents, judgements, name)
 
 
 def _assemble(

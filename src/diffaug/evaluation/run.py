@@ -25,7 +25,7 @@ from diffaug.evaluation.subject import Model, Subject
 from diffaug.evaluation.tasks import Task, TaskResult
 
 PathLike = str | os.PathLike[str]
-Retrieval = PathLike | Mapping[str, Any]
+Retrieval = Source | Mapping[str, Any]
 HUB = "hub"
 _AVERAGED = {"sts": STS_PROTOCOL, "transfer": "logreg"}
 
@@ -62,7 +62,8 @@ def evaluate(
         tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR`` ...), as a list or with
             commas; left out, ``sts``, or nothing if own data is given.
         pairs: scored pairs of your own, scored by Spearman and Pearson: a file or anything else that
-            `diffaug.data.readers.read_scored_pairs` reads, or a mapping from names to such.
+            `diffaug.data.readers.read_scored_pairs` reads, rows and data sets in Python among it, or a mapping from
+            names to such, as a `datasets.DatasetDict` is.
         triplets: likewise; the share in which the positive is nearer than the negative.
         retrieval: likewise, in the forms of `diffaug.evaluation.retrieval_data`; recall at k and mean reciprocal rank.
         versus: another model, to compare with on the same rows.

@@ -12,6 +12,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from diffaug.data.formats import HUB_PREFIX, hub_parts
+from diffaug.data.given import PASSED
 from diffaug.data.sample import SAMPLE_PREFIX
 from diffaug.errors import DiffaugError
 from diffaug.integrations.citations import PAPERS, Paper
@@ -223,6 +224,8 @@ def _described(source: object) -> str:
     if source.startswith(HUB_PREFIX):
         name = hub_parts(source)[0]
         return f"[{source.removeprefix(HUB_PREFIX)}](https://huggingface.co/datasets/{name})"
+    if source.startswith(PASSED):
+        return source
     if source.startswith(SAMPLE_PREFIX):
         return f"the sample data of diffaug, `{source}`"
     return f"`{source}`"

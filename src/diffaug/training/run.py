@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from torch import Tensor
 
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
 from diffaug.data.corpus import Corpus
+from diffaug.data.formats import Source
+from diffaug.data.given import Given
 from diffaug.embedder import EMBEDDED_MODEL, Embedder, default_device
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
+from diffaug.integrations.card import CARD, model_card
 from diffaug.methods import method_class
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import Provenance
@@ -34,6 +37,7 @@ from diffaug.training.loop import Loop
 from diffaug.training.precision import Precision
 from diffaug.training.scoring import Scorer, spearman
 from diffaug.training.signals import stop_on_signals
+from diffaug.training.trackers import check_trackers, tracked
 from diffaug.training.tracking import Tracker
 
 # Pairs on which alignment, uniformity, delta and kappa are measured.
@@ -63,6 +67,10 @@ def train(
     recipe: Recipe | Mapping[str, Any] | str,
     out: str | os.PathLike[str],
     *,
+    nli: Source | None = None,
+    unlabelled: Source | None = None,
+    dev: Source | None = None,
+    test: Source | None = None,
     resume: bool = False,
     quiet: bool = False,
 ) -> TrainResult:
@@ -71,6 +79,9 @@ def train(
     Args:
         recipe: a `Recipe`, its values as a mapping, or the name or path of one.
         out: the run's folder, which must not exist yet.
+        nli, unlabelled, dev, test: data in place of what the recipe names: a file, or the rows themselves as the
+            readers take them, a `datasets.Dataset` among them. Of rows the recipe records how many there were; to
+            resume, pass them again.
         resume: go on with the unfinished run in ``out``, or start it if there is none.
         quiet: no output for people.
 
@@ -82,6 +93,8 @@ def train(
         recipe = load_recipe(recipe)
     elif not isinstance(recipe, Recipe):
         recipe = recipe_from_dict(recipe)
+    recipe, given = _with_data(recipe, {"nli": nli, "unlabelled": unlabelled, "dev": dev, "test": test})
+    check_trackers(recipe.loop.trackers)
     folder = Path(out)
     accelerator = Accelerator(
         # Without this, processes that torchrun starts on machines without a GPU do not find each other.
@@ -100,11 +113,11 @@ def train(
     backbone, tokenizer = load_backbone(source)
     method = method_class(recipe.method).build(recipe, backbone, tokenizer)
     method.to(accelerator.device)
-    corpus = Corpus(recipe.data, method.collator)
+    corpus = Corpus(recipe.data, method.collator, given)
     stages = method.stages(corpus)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
-    dev, test = corpus.dev(), corpus.test()
-    scorer = Scorer(method, embedder, dev, corpus.positives(_PROBE_PAIRS))
+    dev_pairs, test_pairs = corpus.dev(), corpus.test()
+    scorer = Scorer(method, embedder, dev_pairs, corpus.positives(_PROBE_PAIRS))
 
     def save_best(weights: dict[str, Tensor], scores: dict[str, float]) -> None:
         provenance = Provenance(recipe.name, recipe.to_dict(), scores)
@@ -119,29 +132,41 @@ def train(
         with atomic_file(folder / "recipe.yaml") as temporary:
             temporary.write_text(recipe.to_yaml(), "utf-8")
     accelerator.wait_for_everyone()
-    if recipe.loop.trackers:
-        accelerator.init_trackers("tracking")
-    with stop_on_signals() as stop:
+    with tracked(accelerator, recipe, folder), stop_on_signals() as stop:
         loop = Loop(recipe, method, stages, scorer, tracker, accelerator, precision, folder, save_best, stop)
         loop.run(checkpoint)
-    if recipe.loop.trackers:
-        accelerator.end_training()
     accelerator.wait_for_everyone()
 
     best = Embedder.from_pretrained(folder / "best", device=accelerator.device)
     scores, before = dict(best.provenance.scores), {}
-    if test is not None:
-        scores["test"] = spearman(best, test)
+    if test_pairs is not None:
+        scores["test"] = spearman(best, test_pairs)
         plain = Embedder.from_pretrained(source, device=accelerator.device)
-        before = {name: spearman(plain, pairs) for name, pairs in (("dev", dev), ("test", test)) if pairs is not None}
+        scored = {"dev": dev_pairs, "test": test_pairs}
+        before = {name: spearman(plain, pairs) for name, pairs in scored.items() if pairs is not None}
     result = TrainResult(folder / "best", scores, before, loop.progress.stage1_end, time.monotonic() - start)
     if accelerator.is_main_process:
         best.provenance.scores = scores
         best.save(folder / "best", overwrite=True)
+        with atomic_file(folder / "best" / CARD) as temporary:
+            temporary.write_text(model_card(best.encoder, best.provenance), "utf-8")
         _write_summary(folder, result, loop.progress.best)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     accelerator.wait_for_everyone()
     return result
+
+
+def _with_data(recipe: Recipe, sources: Mapping[str, Source | None]) -> tuple[Recipe, dict[str, Given]]:
+    """The recipe with the data that was passed beside it; rows are kept apart, so that it can be written to a file."""
+    given: dict[str, Given] = {}
+    named: dict[str, str] = {}
+    for name, source in sources.items():
+        if isinstance(source, (str, os.PathLike)):
+            named[name] = os.fspath(source)
+        elif source is not None:
+            given[name] = source if isinstance(source, Given) else Given.take(f"the data passed as {name}", source)
+            named[name] = str(given[name])
+    return replace(recipe, data=replace(recipe.data, **named)), given  # type: ignore[arg-type]
 
 
 def _check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:

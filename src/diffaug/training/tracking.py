@@ -26,6 +26,7 @@ class Tracker:
         self._path = path
         self._accelerator = accelerator
         self._main = accelerator.is_main_process
+        self._last: dict[int, int] = {}  # the last step of each stage
         self.console = Console(stderr=True, quiet=quiet or not self._main, highlight=False)
 
     def rewind(self, length: int) -> None:
@@ -33,6 +34,9 @@ class Tracker:
         if self._main and self._path.exists():
             with self._path.open("rb+") as file:
                 file.truncate(length)
+                self._last = {}
+                for line in file:
+                    self._note(*(json.loads(line)[key] for key in ("stage", "step")))
 
     def tell(self) -> int:
         """The metrics file's length."""
@@ -42,11 +46,16 @@ class Tracker:
         """Keep some measurements."""
         if not self._main:
             return
+        self._note(stage, step)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"stage": stage, "step": step, **values}) + "\n")
         if self._accelerator.trackers:
             numbers = {f"stage{stage}/{k}": v for k, v in values.items() if isinstance(v, (int, float))}
-            self._accelerator.log(numbers, step=step)
+            # Counted through all stages: W&B drops what comes with a smaller step than the one before.
+            self._accelerator.log(numbers, step=step + sum(n for s, n in self._last.items() if s < stage))
+
+    def _note(self, stage: int, step: int) -> None:
+        self._last[stage] = max(step, self._last.get(stage, 0))
 
     def say(self, text: str) -> None:
         """A line for people."""
