@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from diffaug.errors import DiffaugError
 
-# A parameter of an actnorm is a third of its log scale, which so learns three times as fast. Glow's published code does
-# this, and the learning rates of the BERT-flow paper were chosen with it.
+# A parameter of an actnorm is a third of its log scale, which so learns three times as fast. BERT-flow's published code
+# does this, and the learning rates of the recipes are those it is run with.
 _SCALE_SPEED = 3.0
 # A channel that varies less than this over the rows of the initialisation is a constant but for rounding.
 _CONSTANT = 1e-6
