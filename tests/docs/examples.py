@@ -19,13 +19,12 @@ from typing import Any
 
 import yaml
 from code_blocks import ROOT, Block, shell_commands, transcript
-from workspace import SAMPLE
 
 from diffaug import cli
-from diffaug.config import Recipe, load_recipe, recipe_from_dict
+from diffaug.config import load_recipe
 
 # Programs of a system that examples may use to prepare files.
-TOOLS = {"cat", "cut", "head", "ls", "tail"}
+TOOLS = {"cat", "cut", "head", "ls", "tail", "tr"}
 
 
 class ExampleError(Exception):
@@ -99,7 +98,7 @@ def run_command(words: list[str]) -> str:
         case ["git", "clone", _] | ["cd", _]:
             pass
         case [tool, *_] if tool in TOOLS:
-            line = shell_line(words)
+            line = f"set -o pipefail; {shell_line(words)}"
             return subprocess.run(["bash", "-c", line], check=True, text=True, stdout=subprocess.PIPE).stdout
         case _:
             raise ExampleError(f"no way to run {' '.join(words)!r}")
@@ -153,20 +152,6 @@ def compare(printed: str, shown: str) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     if not doctest.OutputChecker().check_output(shown.strip() + "\n", printed.strip() + "\n", flags):
         raise ExampleError(f"the page shows\n{shown}\nbut it is\n{printed}")
-
-
-def shorten(recipe: Recipe) -> Recipe:
-    """The same recipe with two small steps a stage, of which the second is measured, on a tiny model and few data."""
-    values = recipe.to_dict()
-    if values["model"]["backbone"] == "embedded":
-        values["model"]["backbone"] = "bert-base-uncased"
-    values["data"] = {key: SAMPLE.get(str(value), value) for key, value in values["data"].items()}
-    for stage in (values["stage1"], values["stage2"]):
-        if stage is not None:
-            stage.update(steps=2, batch_size=4)
-            stage.update({"aux_batch_size": 4} if "aux_batch_size" in stage else {})
-    values["loop"].update(eval_every=2)
-    return recipe_from_dict(values)
 
 
 def shell_line(words: list[str]) -> str:

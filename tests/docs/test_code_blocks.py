@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from code_blocks import PAGES, ROOT, Block, code_blocks, shell_commands, transcript
-from examples import ExampleError, Examples, shorten
+from examples import ExampleError, Examples
 from workspace import fill
 
 from diffaug.errors import DiffaugError
@@ -18,68 +15,11 @@ from diffaug.errors import DiffaugError
 RUN = {"python", "bash", "console", "yaml"}
 
 
-@pytest.fixture(scope="session")
-def saved_model(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model saved by diffaug."""
-    from diffaug import Embedder
-
-    folder = tmp_path_factory.mktemp("saved") / "best"
-    Embedder.from_pretrained(tiny_bert).save(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """STS-B and MRPC, of the right size and with made-up sentences."""
-    from evaluation.made_up import sts_spec, transfer_spec, write_transfer, write_tsv
-
-    folder = tmp_path_factory.mktemp("tasks")
-    write_tsv(folder, sts_spec("STS-B"))
-    write_transfer(folder, transfer_spec("MRPC"))
-    return folder
-
-
-class NoHub:
-    """The hub's client without a hub: it sees what would be uploaded."""
-
-    endpoint = "nowhere"
-
-    def __init__(self, **options: Any) -> None:
-        self.create_repo = self.create_branch = lambda *args, **options: None
-
-    def upload_folder(self, *, folder_path: str | Path, **options: Any) -> Any:
-        assert (Path(folder_path) / "README.md").is_file()
-        return SimpleNamespace(commit_url="nowhere/commit")
-
-
-@pytest.fixture
-def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Training takes two steps a stage, nothing is fetched or pushed, and data goes to a folder of the test."""
-    from evaluation.made_up import few_folds
-
-    from diffaug.data import sources
-    from diffaug.training import run
-
-    train: Callable[..., Any] = run.train
-
-    def train_shortly(recipe: Any, *args: Any, **options: Any) -> Any:
-        from diffaug.config import Recipe, load_recipe
-
-        return train(shorten(recipe if isinstance(recipe, Recipe) else load_recipe(recipe)), *args, **options)
-
-    monkeypatch.setattr(run, "train", train_shortly)
-    monkeypatch.setattr(sources, "get", lambda source, folder, **options: folder / source.name)
-    monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("diffaug.integrations.hub.HfApi", NoHub)
-    monkeypatch.setattr("diffaug.integrations.hub.get_token", lambda: "a token")
-    few_folds(monkeypatch)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.usefixtures("in_little_time")
 def test_the_blocks_of_a_page_run(
     page: Path,
-    tiny: Callable[[str], Path],
+    models: dict[str, Path],
     saved_model: Path,
     tasks: Path,
     tmp_path: Path,
@@ -87,7 +27,7 @@ def test_the_blocks_of_a_page_run(
 ) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
-    fill(folder, page.read_text("utf-8"), tiny, saved_model, tasks)
+    fill(folder, page.read_text("utf-8"), models, saved_model, tasks)
     monkeypatch.chdir(folder)
     examples = Examples(page)
     for block in code_blocks(page):

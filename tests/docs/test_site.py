@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 from code_blocks import PAGES, ROOT
-from workspace import MODELS
 
 SOURCE = ROOT / "src"
 
@@ -68,14 +67,14 @@ def test_links_are_changed_to_match_the_site(
     assert (tmp_path / "site/results/x.json").is_file()
 
 
-def test_no_page_names_a_recipe_that_is_not_there() -> None:
+def test_no_page_names_a_recipe_that_is_not_there(models: dict[str, Path]) -> None:
     from diffaug.config import recipe_names
 
     known = recipe_names()
     families = {name.split("-")[0] for name in known}
     for page in PAGES:
         for name in re.findall(rf"`((?:{'|'.join(sorted(families))})-[a-z0-9-]+)`", page.read_text("utf-8")):
-            assert name in known or name in MODELS, f"{page.name} names the recipe {name}"
+            assert name in known or name in models, f"{page.name} names the recipe {name}"
 
 
 @pytest.mark.parametrize(

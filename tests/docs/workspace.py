@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
+
+from diffaug.config import Recipe, recipe_from_dict
 
 # The sample data and the small file that stands in for each, where a run is shortened.
 SAMPLE = {
@@ -18,21 +19,15 @@ SAMPLE = {
     "sample:dev": "dev.tsv",
     "sample:test": "test.tsv",
 }
-# The models that the documentation names, and the family that stands in for each.
-MODELS = {
-    "bert-base-uncased": "bert",
-    "roberta-base": "roberta",
-    "owner/name": "bert",
-}
 _WHO = ["dog", "cat", "market", "garden", "train", "letter", "river", "school", "kitchen", "doctor"]
 _WHAT = ["is in the news", "was seen on Monday", "looks old", "belongs to nobody", "needs help"]
 
 
-def fill(folder: Path, page: str, tiny: Callable[[str], Path], saved_model: Path, tasks: Path) -> None:
+def fill(folder: Path, page: str, models: dict[str, Path], saved_model: Path, tasks: Path) -> None:
     """Put everything that the text of a page names into ``folder``."""
-    for name, family in MODELS.items():
+    for name, model in models.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).symlink_to(tiny(family))
+        (folder / name).symlink_to(model)
     made_there = set(re.findall(r"""(?:train .*--out |train\(.*")(runs/[\w-]+)""", page.replace("\\\n", " ")))
     for run in set(re.findall(r"\b(runs/[\w-]+)/best", page)) - made_there:
         (folder / run).mkdir(parents=True)
@@ -59,6 +54,7 @@ def files() -> dict[str, str | bytes]:
         "triplets.csv": _table(",", [("sent0", "sent1", "hard_neg"), *triplets]),
         "labels.csv": _table(",", [("premise", "hypothesis", "label"), *pairs]),
         "scored.tsv": _table("\t", scored),
+        "pairs.tsv": _table("\t", scored),
         "dev.tsv": _table("\t", scored[::2]),
         "test.tsv": _table("\t", scored[1::2]),
         "scored.csv": _table(",", [("sentence1", "sentence2", "score"), *((a, b, score) for score, a, b in scored)]),
@@ -69,6 +65,20 @@ def files() -> dict[str, str | bytes]:
         # With four lines that cannot be used, the first of them line 17.
         "my.txt": _lines(statements[:16]).encode() + b"Une \xe9cole\n\n\nCaf\xe9\nThe end.\n",
     }
+
+
+def shorten(recipe: Recipe) -> Recipe:
+    """The same recipe with two small steps a stage, of which the second is measured, on a tiny model and few data."""
+    values = recipe.to_dict()
+    if values["model"]["backbone"] == "embedded":
+        values["model"]["backbone"] = "bert-base-uncased"
+    values["data"] = {key: SAMPLE.get(str(value), value) for key, value in values["data"].items()}
+    for stage in (values["stage1"], values["stage2"]):
+        if stage is not None:
+            stage.update(steps=2, batch_size=4)
+            stage.update({"aux_batch_size": 4} if "aux_batch_size" in stage else {})
+    values["loop"].update(eval_every=2)
+    return recipe_from_dict(values)
 
 
 def _lines(texts: list[str]) -> str:

@@ -1,0 +1,97 @@
+"""What the examples of the documentation need: tiny models by their names, tasks in miniature, and little time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from workspace import shorten
+
+
+@pytest.fixture(scope="session")
+def models(
+    tiny: Callable[[str], Path],
+    tiny_masked_lm: Callable[[str], Path],
+    wordpiece: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Path]:
+    """The models that the documentation names, each with the tiny random one that stands in for it."""
+    import torch
+    from integrations import released_checkpoints as released
+
+    torch.manual_seed(0)
+    home, bert = tmp_path_factory.mktemp("released"), tiny("bert")
+    weights = released.trained("bert", released.backbone_state(bert), pooler=False)
+    simcse = {**weights, **released.linear("mlp.dense")}
+    diffaug = {**weights, **released.prefix(6)}
+    return {
+        "bert-base-uncased": bert,
+        "roberta-base": tiny("roberta"),
+        "distilbert-base-uncased": tiny_masked_lm("distilbert"),
+        "owner/name": bert,
+        "princeton-nlp/sup-simcse-bert-base-uncased": released.write(
+            home / "sup-simcse", bert, wordpiece, simcse, "BertForCL", pickled=True
+        ),
+        "result/diffaug-sup-bert": released.write(
+            home / "diffaug", bert, wordpiece, diffaug, "BertForCL", pickled=True
+        ),
+    }
+
+
+@pytest.fixture(scope="session")
+def saved_model(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model saved by diffaug."""
+    from diffaug import Embedder
+
+    folder = tmp_path_factory.mktemp("saved") / "best"
+    Embedder.from_pretrained(tiny_bert).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """STS-B and MRPC, of the right size and with made-up sentences."""
+    from evaluation.made_up import sts_spec, transfer_spec, write_transfer, write_tsv
+
+    folder = tmp_path_factory.mktemp("tasks")
+    write_tsv(folder, sts_spec("STS-B"))
+    write_transfer(folder, transfer_spec("MRPC"))
+    return folder
+
+
+class NoHub:
+    """The hub's client without a hub: it sees what would be uploaded."""
+
+    endpoint = "nowhere"
+
+    def __init__(self, **options: Any) -> None:
+        self.create_repo = self.create_branch = lambda *args, **options: None
+
+    def upload_folder(self, *, folder_path: str | Path, **options: Any) -> Any:
+        assert (Path(folder_path) / "README.md").is_file()
+        return SimpleNamespace(commit_url="nowhere/commit")
+
+
+@pytest.fixture
+def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Training takes two steps a stage, nothing is fetched or pushed, and data goes to a folder of the test."""
+    from evaluation.made_up import few_folds
+
+    from diffaug.config import Recipe, load_recipe
+    from diffaug.data import sources
+    from diffaug.training import run
+
+    train: Callable[..., Any] = run.train
+
+    def train_shortly(recipe: Recipe | str, *args: Any, **options: Any) -> Any:
+        return train(shorten(load_recipe(recipe) if isinstance(recipe, str) else recipe), *args, **options)
+
+    monkeypatch.setattr(run, "train", train_shortly)
+    monkeypatch.setattr(sources, "get", lambda source, folder, **options: folder / source.name)
+    monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("diffaug.integrations.hub.HfApi", NoHub)
+    monkeypatch.setattr("diffaug.integrations.hub.get_token", lambda: "a token")
+    few_folds(monkeypatch)
