@@ -79,9 +79,11 @@ def train(
     Args:
         recipe: a `Recipe`, its values as a mapping, or the name or path of one.
         out: the run's folder, which must not exist yet.
-        nli, unlabelled, dev, test: data in place of what the recipe names: a file, or the rows themselves as the
-            readers take them, a `datasets.Dataset` among them. Of rows the recipe records how many there were; to
-            resume, pass them again.
+        nli: data in place of what the recipe names: a file, or the rows themselves as the readers take them, a
+            `datasets.Dataset` among them. Of rows the recipe records how many there were; to resume, pass them again.
+        unlabelled: likewise.
+        dev: likewise.
+        test: likewise.
         resume: go on with the unfinished run in ``out``, or start it if there is none.
         quiet: no output for people.
 
