@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TARGETS = {
     "sentence-transformers": "diffaug.embedder:Embedder.save",  # every saved model is such a folder
     "onnx": "diffaug.integrations.onnx:export_onnx",
+    "peft": "diffaug.integrations.peft:export_peft",
 }
 
 

@@ -1,0 +1,121 @@
+"""LoRA views as peft adapters: a folder a view, one for all views together, and the backbone they belong to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from diffaug.augment.lora import Lora, LowRank
+from diffaug.augment.places import Place, add_update, find_places
+from diffaug.embedder import Embedder
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_folder
+from diffaug.models.encoder import Encoder
+
+BACKBONE = "backbone"
+ALL = "all"
+WEIGHTS = "adapter_model.safetensors"
+
+
+def export_peft(embedder: Embedder, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a model's LoRA views as adapters that `peft.PeftModel.from_pretrained` loads.
+
+    ``folder`` gets the trained backbone with its tokenizer (``backbone``), an adapter a view (``view1`` ...), and one
+    that does what the model does at inference, where all views count alike (``all``). Template, pooling and head are
+    not for peft to know; a README.md says what they are.
+
+    Raises:
+        DiffaugError: peft is not installed, or the model has no LoRA views.
+    """
+    try:
+        peft: Any = import_module("peft")
+    except ImportError as error:
+        raise DiffaugError("exporting to peft needs peft: pip install 'diffaug[peft]'") from error
+    encoder = embedder.encoder
+    if not isinstance(encoder.views, Lora):
+        kind = next((name for name in ("prefix", "adapter") if getattr(encoder.config, name) is not None), None)
+        has = "no views" if kind is None else f"{'a prefix' if kind == 'prefix' else 'adapters'} for its views"
+        raise DiffaugError(f"only LoRA views can be exported to peft, and this model has {has}")
+    count = encoder.views.config.views
+    adapters = {f"view{view + 1}": [float(view == other) for other in range(count)] for view in range(count)}
+    adapters[ALL] = [1 / count] * count
+    with atomic_folder(Path(folder), overwrite=overwrite) as temporary:
+        encoder.backbone.save_pretrained(temporary / BACKBONE)
+        embedder.tokenizer.save_pretrained(temporary / BACKBONE)
+        for name, weights in adapters.items():
+            _write_adapter(peft, temporary / name, encoder, weights)
+        (temporary / "README.md").write_text(_readme(encoder, list(adapters)), "utf-8")
+
+
+def _write_adapter(peft: Any, folder: Path, encoder: Encoder, weights: Sequence[float]) -> None:
+    """One adapter in which each view counts as much as ``weights`` says."""
+    state: dict[str, Tensor] = {}
+    modules = _modules(encoder)
+    for name, updates in modules.items():
+        down, up = zip(*(_matrices(place, update, weights) for place, update in updates), strict=True)
+        state[f"base_model.model.{name}.lora_A.weight"] = torch.cat(down)
+        state[f"base_model.model.{name}.lora_B.weight"] = torch.cat(up, dim=1)
+    (rank,) = {len(state[f"base_model.model.{name}.lora_A.weight"]) for name in modules}
+    folder.mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS, {"format": "pt"})
+    config = peft.LoraConfig(
+        r=rank,
+        lora_alpha=rank,  # the scale is in the weights
+        lora_dropout=0.0,
+        target_modules=list(modules),
+        task_type="FEATURE_EXTRACTION",
+        inference_mode=True,
+    )
+    config.target_modules = sorted(config.target_modules)  # a set, whose order would differ from one run to the next
+    config.save_pretrained(str(folder))
+
+
+def _modules(encoder: Encoder) -> dict[str, list[tuple[Place, LowRank]]]:
+    """The linear layers with updates: one each, or two where a layer makes queries and values at once."""
+    found: dict[str, list[tuple[Place, LowRank]]] = {}
+    for role in ("query", "value"):
+        updates: Any = getattr(encoder.views, role)
+        for place, update in zip(find_places(encoder.backbone, role), updates, strict=True):
+            found.setdefault(place.name, []).append((place, update))
+    return found
+
+
+@torch.no_grad()
+def _matrices(place: Place, update: LowRank, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """A (rank, inputs) and B (outputs of the layer, rank), of the views that count, side by side."""
+    counting = [view for view, weight in enumerate(weights) if weight]
+    down = torch.cat([update.down[view] for view in counting])
+    up = torch.cat([update.scale * weights[view] * update.up[view] for view in counting])  # (rank, outputs)
+    if place.third is not None:
+        whole = torch.zeros(len(up), place.linear.out_features, device=up.device)
+        up = add_update(whole, up, place.third)
+    return down.cpu(), up.T.cpu()
+
+
+def _readme(encoder: Encoder, names: list[str]) -> str:
+    config = encoder.config
+    template = "no template" if config.template is None else f"the template `{config.template}`"
+    head = f", {len(config.head)} dense layers behind it" if config.head else ""
+    adapters = ", ".join(f"`{name}`" for name in names)
+    return f"""# LoRA views of a diffaug model
+
+`{BACKBONE}` is the trained encoder; {adapters} are adapters for it:
+one a view, and `{ALL}` for all views at once, as the model embeds.
+
+```python
+from peft import PeftModel
+from transformers import AutoModel
+
+model = PeftModel.from_pretrained(AutoModel.from_pretrained("{BACKBONE}"), "{ALL}")
+```
+
+peft gives token states. The model makes a sentence's vector of them with
+{template} and `{config.pooling}` pooling{head}; diffaug loads all of that.
+"""
