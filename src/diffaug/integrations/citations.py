@@ -32,8 +32,8 @@ class Paper:
 PAPERS = {
     "diffaug": Paper(
         "DiffAug",
-        "Two learned prefixes give the encoder two views of a sentence; they learn to tell entailment from "
-        "contradiction first, then prefixes and encoder learn together with a contrastive loss.",
+        "Learned modules, two prefixes in the paper, give the encoder two views of a sentence; they learn to tell "
+        "entailment from contradiction first, then they and the encoder learn together with a contrastive loss.",
         "wang-lu-2022-differentiable",
         "Wang, Tianduo and Lu, Wei",
         "Differentiable Data Augmentation for Contrastive Sentence Representation Learning",
