@@ -22,7 +22,6 @@ from diffaug.models.foreign import is_sentence_transformers, load_sentence_trans
 from diffaug.models.saved import is_saved_model, load_model, save_model
 from diffaug.progress import progress_bar
 from diffaug.runner import Runner, TorchRunner, Vectors
-from diffaug.runner import default_device as default_device
 
 EMBEDDED_MODEL = Path(__file__).parent / "assets" / "mini"
 

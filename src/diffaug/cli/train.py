@@ -31,6 +31,7 @@ def train(
 ) -> None:
     """Train a model: stage 1, stage 2, the best checkpoint in OUT/best."""
     settings = load_recipe(recipe, changes or [])
+    from diffaug.training.distributed import is_first
     from diffaug.training.loop import TrainingInterrupted
     from diffaug.training.run import train as run
 
@@ -39,6 +40,8 @@ def train(
     except TrainingInterrupted as interrupted:
         typer.secho(str(interrupted), err=True)
         raise typer.Exit(128 + interrupted.signal) from None
+    if not is_first():
+        return
     if result.stage1_end:
         typer.echo(f"stage 1 ended {result.stage1_end}")
     for name, score in result.scores.items():

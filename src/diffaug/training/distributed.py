@@ -20,6 +20,11 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def is_first() -> bool:
+    """Whether this is the process that speaks for all."""
+    return world_size() == 1 or dist.get_rank() == 0
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, own: Tensor) -> Tensor:

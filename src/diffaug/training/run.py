@@ -24,7 +24,7 @@ from diffaug.config import Recipe, load_recipe, recipe_from_dict
 from diffaug.data.corpus import Corpus
 from diffaug.data.formats import Source
 from diffaug.data.given import Given
-from diffaug.embedder import EMBEDDED_MODEL, Embedder, default_device
+from diffaug.embedder import EMBEDDED_MODEL, Embedder
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 from diffaug.integrations.card import CARD, model_card
@@ -32,6 +32,7 @@ from diffaug.methods import method_class
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import Provenance
 from diffaug.models.saved import save_model
+from diffaug.runner import default_device
 from diffaug.training.checkpoint import Checkpoint, checkpoints
 from diffaug.training.loop import Loop
 from diffaug.training.precision import Precision
