@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import FAMILIES, build_tiny
 from scipy.special import erf, softmax
+from tiny_models import FAMILIES, build_tiny
 from torch import Tensor, nn
 from transformers import AutoModel, BertConfig, PreTrainedTokenizerBase
 from view_modules import ADAPTER, Model, attach, make_rows

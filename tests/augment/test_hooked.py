@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import FAMILIES, build_tiny
+from tiny_models import FAMILIES, build_tiny
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from view_modules import ADAPTER, LORA, Model, attach, make_rows

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import FAMILIES, build_tiny
+from tiny_models import FAMILIES, build_tiny
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from view_modules import LORA, attach, make_rows

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from conftest import FAMILIES, build_tiny
+from tiny_models import FAMILIES, build_tiny
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
 from view_modules import ADAPTER, LORA

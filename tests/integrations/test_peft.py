@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FAMILIES
 from peft import PeftModel
+from tiny_models import FAMILIES
 from torch import Tensor
 from transformers import AutoModel
 
