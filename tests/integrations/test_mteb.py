@@ -4,11 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mteb", reason="needs pip install 'diffaug[mteb]'")
-
 import mteb
+import pytest
 from datasets import Dataset
 from mteb.abstasks.sts import AbsTaskSTS
 from mteb.abstasks.task_metadata import TaskMetadata
