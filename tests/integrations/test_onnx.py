@@ -419,7 +419,7 @@ def change(folder: Path, **values: Any) -> None:
         (lambda folder: (folder / DESCRIPTION).write_text("{"), "cannot be read as JSON"),
         (lambda folder: (folder / DESCRIPTION).write_text("[]"), "has no format_version"),
         (lambda folder: change(folder, format_version=2), "has format version 2, written by a newer diffaug"),
-        (lambda folder: change(folder, speed=2), "lacks speed, or should not have it"),
+        (lambda folder: change(folder, speed=2), "has the unknown speed"),
         (lambda folder: change(folder, model={"pooling": "mean"}), f"{DESCRIPTION}: missing model settings"),
         (lambda folder: change(folder, width=31), "gives vectors of 32 numbers, and .* says 31"),
         (lambda folder: change(folder, input={}), "the tokenizer in .* is not the one the model was exported with"),

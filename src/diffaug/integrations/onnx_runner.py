@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from diffaug import __version__
 from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import load_tokenizer
 from diffaug.models.config import ModelConfig, Provenance
+from diffaug.models.description import read_description
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
 from diffaug.runner import Runner, Vectors
@@ -48,7 +48,7 @@ def load_onnx(folder: Path) -> tuple[OnnxRunner, PreTrainedTokenizerBase, Proven
     Raises:
         DiffaugError: ONNX Runtime is not installed, or a file is missing, damaged, or does not belong to the others.
     """
-    description = _read_description(folder / DESCRIPTION)
+    description = read_description(folder / DESCRIPTION, "an ONNX model", FORMAT_VERSION, KEYS)
     try:
         config = ModelConfig.from_dict(description["model"])
     except DiffaugError as error:
@@ -172,21 +172,3 @@ def _session(path: Path, device: torch.device) -> Any:
     if session.get_providers()[0] != provider:
         raise DiffaugError(f"ONNX Runtime found no way to run on the device {str(device)!r}; its messages say why")
     return session
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        description = json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
-        raise DiffaugError(f"{path} cannot be read as JSON ({error}); the model was not exported completely") from error
-    version = description.get("format_version") if isinstance(description, dict) else None
-    if type(version) is not int or version < 1:
-        raise DiffaugError(f"{path} has no format_version; it is not a description of an ONNX model")
-    if version > FORMAT_VERSION:
-        raise DiffaugError(
-            f"{path} has format version {version}, written by a newer diffaug "
-            f"({description.get('diffaug_version', 'unknown')}) than this one ({__version__}); upgrade diffaug"
-        )
-    if wrong := sorted(KEYS ^ description.keys()):
-        raise DiffaugError(f"{path} lacks {', '.join(wrong)}, or should not have it")
-    return description

@@ -24,6 +24,7 @@ from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
 from diffaug.models.backbone import build_backbone, fill, load_tokenizer
 from diffaug.models.config import SENTENCE_ENDS, ModelConfig, Provenance
+from diffaug.models.description import read_description
 from diffaug.models.encoder import Encoder
 from diffaug.models.st_folder import check_nothing_added, write_st_files
 
@@ -85,7 +86,7 @@ def load_model(folder: Path, *, part_of_more: bool = False) -> tuple[Encoder, Pr
         DiffaugError: a missing, truncated or damaged file, a format newer than this library, or weights and
             description that do not fit each other.
     """
-    description = _read_description(folder / DESCRIPTION)
+    description = read_description(folder / DESCRIPTION, "a diffaug model", FORMAT_VERSION, _KEYS)
     if not part_of_more:
         check_nothing_added(folder)
     try:
@@ -142,28 +143,6 @@ def _upgraded(description: dict[str, Any]) -> Any:
         if isinstance(head := settings.get("head"), list):
             settings["head"] = [{"layer_norm": None, **d} if isinstance(d, dict) else d for d in head]
     return settings
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        description = json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
-        raise DiffaugError(f"{path} cannot be read as JSON ({error}); the model was not saved completely") from error
-    version = description.get("format_version") if isinstance(description, dict) else None
-    if type(version) is not int or version < 1:
-        raise DiffaugError(f"{path} has no format_version; it is not a description of a diffaug model")
-    if version > FORMAT_VERSION:
-        raise DiffaugError(
-            f"{path} has format version {version}, written by a newer diffaug "
-            f"({description.get('diffaug_version', 'unknown')}) than this one ({__version__}); upgrade diffaug"
-        )
-    for what, keys in (
-        ("lacks", _KEYS - description.keys()),
-        ("has the unknown", description.keys() - _KEYS),
-    ):
-        if keys:
-            raise DiffaugError(f"{path} {what} {', '.join(sorted(keys))}")
-    return description
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
