@@ -111,7 +111,8 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
             elif name in hub.repos:
                 self._json({"error": "You already created this model repo", "url": f"{hub.url}/{name}"}, 409)
             else:
-                hub.repos[name] = Repo(private=wanted.get("visibility") == "private")
+                # Older clients say it the first way.
+                hub.repos[name] = Repo(private=bool(wanted.get("private")) or wanted.get("visibility") == "private")
                 hub.repos[name].commit("main", {".gitattributes": (b"*.safetensors filter=lfs\n", False)})
                 self._json({"url": f"{hub.url}/{name}"})
 

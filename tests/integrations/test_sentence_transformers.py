@@ -319,8 +319,13 @@ def test_without_this_package_loading_says_what_to_install(everything: Path, tmp
         text=True,
         check=True,
     )
-    assert ended.stdout.count("diffaug, but it is not installed") == 2
-    assert ended.stdout.count('pip install -U "diffaug"') == 2
+    from sentence_transformers import __version__
+
+    if __version__.startswith("5."):
+        assert ended.stdout.count("No module named 'diffaug'") == 2
+    else:
+        assert ended.stdout.count("diffaug, but it is not installed") == 2
+        assert ended.stdout.count('pip install -U "diffaug"') == 2
 
 
 def test_what_sentence_transformers_added_is_not_lost_in_ours(
