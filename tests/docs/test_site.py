@@ -77,6 +77,17 @@ def test_no_page_names_a_recipe_that_is_not_there(models: dict[str, Path]) -> No
             assert name in known or name in models, f"{page.name} names the recipe {name}"
 
 
+@pytest.mark.parametrize("page", ["methods.md", "few-labels.md", "diffaug.md"])
+def test_figures_are_those_of_the_results(page: str) -> None:
+    """Scores have two decimals here, those quoted from papers one."""
+    known: set[str] = set()
+    for file in (ROOT / "benchmarks" / "results").glob("*.json"):
+        known |= {f"{float(number):.2f}" for number in re.findall(r"\d+\.\d+", file.read_text("utf-8"))}
+    figures = re.findall(r"(?<![\d.,])\d\d\.\d\d(?![\d.])", (ROOT / "docs" / page).read_text("utf-8"))
+    assert len(figures) > 5
+    assert set(figures) <= known
+
+
 @pytest.mark.parametrize(
     "module",
     [
