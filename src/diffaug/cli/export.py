@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # The function behind each form: called with an Embedder, the folder to make, ``overwrite``, and options of its own.
 TARGETS = {
-    "sentence-transformers": "diffaug.embedder:Embedder.save",  # every saved model is such a folder
+    "sentence-transformers": "diffaug.integrations.st_native:export_sentence_transformers",
     "onnx": "diffaug.integrations.onnx:export_onnx",
     "peft": "diffaug.integrations.peft:export_peft",
 }
@@ -66,12 +66,39 @@ def export(
     data = score or "sample:test"
     pairs = None if quantize is None else read_scored_pairs(data)
     embedder = Embedder.from_pretrained(model, device="cpu", trust_remote_code=trust_remote_code)
-    exported = _exporter(to)(embedder, folder, overwrite=overwrite, **({"quantize": quantize} if quantize else {}))
+    options: dict[str, Any] = {"quantize": quantize} if quantize else {}
+    if to == "sentence-transformers":
+        options["card"] = _card(Path(model).expanduser())
+    exported = _exporter(to)(embedder, folder, overwrite=overwrite, **options)
     typer.echo(f"{model} -> {folder}", err=True)
+    if to == "sentence-transformers":
+        _tell_modules(folder, exported)
     if to == "onnx":
         typer.echo(f"{'vectors':10s} at most {exported.difference:.1e} away from PyTorch's")
     if pairs is not None:
         _tell_loss(embedder, Embedder.from_pretrained(folder), exported, pairs, data)
+
+
+def _card(folder: Path) -> str | None:
+    """The card of a folder of ours or of sentence-transformers; that of a plain backbone is about something else."""
+    from diffaug.integrations.card import CARD
+    from diffaug.models.foreign import is_sentence_transformers
+    from diffaug.models.saved import is_saved_model
+
+    known = is_saved_model(folder) or is_sentence_transformers(folder)
+    return (folder / CARD).read_text("utf-8", "replace") if known and (folder / CARD).is_file() else None
+
+
+def _tell_modules(folder: Path, obstacle: str | None) -> None:
+    """Print whose modules make up a folder for sentence-transformers, and how it is loaded."""
+    if obstacle is None:
+        typer.echo(f"{'modules':10s} sentence-transformers' own: diffaug is not needed to load them")
+        typer.echo(f"{'load':10s} SentenceTransformer({str(folder)!r})")
+    else:
+        typer.echo(
+            f"{'modules':10s} diffaug's, which must be installed: sentence-transformers has none for its {obstacle}"
+        )
+        typer.echo(f"{'load':10s} SentenceTransformer({str(folder)!r}, trust_remote_code=True)")
 
 
 def _tell_loss(before: Embedder, after: Embedder, exported: Exported, pairs: ScoredPairs, data: str) -> None:

@@ -47,7 +47,7 @@ def load_masked_lm(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
 def _load(
     model_class: type[AutoModel] | type[AutoModelForMaskedLM], source: str, **where: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    with _quiet(), _explained(source):
+    with quiet(), _explained(source):
         config = AutoConfig.from_pretrained(source, **where)
         if config.is_encoder_decoder or getattr(config, "is_decoder", False):
             raise DiffaugError(f"{source} is a '{config.model_type}' model with a decoder; an encoder is needed")
@@ -70,7 +70,7 @@ def _load(
 
 def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source: str) -> PreTrainedModel:
     """A backbone from its configuration and exactly its weights, in float32; ``source`` is named in errors."""
-    with _quiet(), _explained(source):
+    with quiet(), _explained(source):
         backbone_config = AutoConfig.for_model(**config)
         model, report = MODEL_MAPPING[type(backbone_config)].from_pretrained(
             None,
@@ -89,7 +89,7 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """The tokenizer saved in ``folder``."""
     if not (Path(folder) / "tokenizer_config.json").is_file():
         raise DiffaugError(f"{folder} has no tokenizer_config.json; copy or save the model again")
-    with _quiet(), _explained(folder):
+    with quiet(), _explained(folder):
         tokenizer = AutoTokenizer.from_pretrained(folder)
     _check_vocabulary(tokenizer, folder)
     return tokenizer
@@ -159,7 +159,7 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor], source: str, part: st
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence transformers' loading bars and reports: what matters in them is raised as an error here."""
     bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()

@@ -1,0 +1,205 @@
+"""Models that sentence-transformers can express by itself, written as its own modules.
+
+A folder written here loads without diffaug and without a flag, as any other of sentence-transformers does:
+
+>>> from sentence_transformers import SentenceTransformer
+>>> model = SentenceTransformer("exported")  # doctest: +SKIP
+
+It is what `diffaug.models.foreign` reads, the other way round. All other models are saved with our module
+(`diffaug.integrations.sentence_transformers`), which keeps what theirs have no place for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
+
+from diffaug.embedder import Embedder
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_file, atomic_folder
+from diffaug.integrations.card import CARD, model_card
+from diffaug.models.backbone import quiet
+from diffaug.models.encoder import Encoder
+
+# Where their modules are, and where they were before sentence-transformers 5.4.
+_MODULES = ("sentence_transformers.sentence_transformer.modules", "sentence_transformers.models")
+_SETTINGS = "sentence_bert_config.json"  # of their Transformer, whatever its backbone
+# A prompt of ours is put before every sentence: it is their default, and stands for their own two as well, which would
+# otherwise be empty and leave it out.
+_PROMPTS = ("default", "query", "document")
+_OUR_LIBRARY, _THEIR_LIBRARY = "\nlibrary_name: diffaug\n", "\nlibrary_name: sentence-transformers\n"
+_USAGE = re.compile(r"^## Usage\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_NATIVE_USAGE = """## Usage
+
+With sentence-transformers (`pip install sentence-transformers`):
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["A dog runs.", "A puppy is running."])
+print(model.similarity(vectors[:1], vectors[1:]))
+```
+
+All modules are its own; diffaug is not needed to load them, and reads the folder as well (`Embedder.from_pretrained`).
+
+"""
+
+
+def export_sentence_transformers(
+    embedder: Embedder, folder: str | os.PathLike[str], *, overwrite: bool = False, card: str | None = None
+) -> str | None:
+    """Write a model for sentence-transformers: as its own modules if it can express the model, else with ours.
+
+    Args:
+        embedder: the model.
+        folder: the folder to make.
+        overwrite: replace it if it exists.
+        card: the text of the model's README.md, if it has one.
+
+    Returns:
+        what keeps the model from being native, see `why_not_native`; None if it is.
+    """
+    obstacle = why_not_native(embedder.encoder)
+    if obstacle is None:
+        export_native(embedder, folder, overwrite=overwrite, card=card)
+    else:
+        embedder.save(folder, overwrite=overwrite)
+        if card is not None:
+            with atomic_file(Path(folder) / CARD) as temporary:
+                temporary.write_text(card, "utf-8")
+    return obstacle
+
+
+def why_not_native(encoder: Encoder) -> str | None:
+    """The parts of a model for which sentence-transformers has no module that fits, in words; None without any."""
+    config = encoder.config
+    parts = {
+        "template": config.template is not None,
+        "final stop": config.final_stop,
+        "prefix": config.prefix is not None,
+        "adapters": config.adapter is not None,
+        "LoRA": config.lora is not None,
+        "flow": config.flow is not None,
+        "denoising": config.denoise is not None,
+        f"'{config.pooling}' pooling": config.pooling not in ("cls", "mean", "mask"),  # "mask" is the template's
+        "norm in the head": any(layer.layer_norm is not None for layer in config.head),
+        # They lower prompt and sentence together.
+        "capitals in a prompt before lowered text": config.lowercase and config.prompt != config.prompt.lower(),
+        "backbone with code of its own": type(encoder.backbone).__module__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME),
+    }
+    return ", ".join(part for part, present in parts.items() if present) or None
+
+
+def export_native(
+    embedder: Embedder, folder: str | os.PathLike[str], *, overwrite: bool = False, card: str | None = None
+) -> None:
+    """Write a model as sentence-transformers' own Transformer, Pooling, Dense and Normalize, atomically.
+
+    Args:
+        embedder: the model.
+        folder: the folder to make.
+        overwrite: replace it if it exists.
+        card: the text of the model's README.md, of which the section on usage is replaced; left out, it is written
+            from the model's recipe and scores.
+
+    Raises:
+        DiffaugError: the model has parts that would be lost, sentence-transformers is not installed, or the folder
+            cannot be written.
+    """
+    encoder = embedder.encoder
+    if (obstacle := why_not_native(encoder)) is not None:
+        raise DiffaugError(f"sentence-transformers has no module for this model's {obstacle}; Embedder.save keeps all")
+    theirs = _their_modules()
+    text = _native_card(card or model_card(encoder, embedder.provenance))
+    with atomic_folder(Path(folder), overwrite=overwrite) as temporary, quiet():
+        with _transformer(theirs, embedder, temporary) as transformer:
+            modules = [transformer, theirs.Pooling(encoder.backbone.config.hidden_size, encoder.config.pooling)]
+            modules += [_dense(theirs, layer) for layer in encoder.head]
+            modules += [theirs.Normalize()] if encoder.config.normalize else []
+            model = import_module("sentence_transformers").SentenceTransformer(modules=modules, device="cpu")
+            if encoder.config.prompt:
+                model.prompts = dict.fromkeys(_PROMPTS, encoder.config.prompt)
+                model.default_prompt_name = _PROMPTS[0]
+            try:
+                model.save_pretrained(str(temporary), create_model_card=False)
+            except SafetensorError as error:  # a full disk, in words of its own
+                raise DiffaugError(f"{folder} cannot be written: {error}") from error
+        if encoder.config.lowercase:
+            _say_lowercase(temporary / _SETTINGS)
+        (temporary / CARD).write_text(text, "utf-8")
+
+
+@contextmanager
+def _transformer(theirs: Any, embedder: Embedder, place: Path) -> Iterator[Any]:
+    """Their Transformer with our backbone, which it can read from a folder only: one that is there for so long."""
+    backbone, collator = embedder.encoder.backbone, embedder.collator
+    # Their limit counts the special tokens, ours does not. Ours never exceeds the backbone's positions.
+    limit = VERY_LARGE_INTEGER if collator.max_length is None else collator.max_length + len(collator.template)
+    settings = {"max_seq_length": limit, "do_lower_case": embedder.encoder.config.lowercase}
+    with tempfile.TemporaryDirectory(prefix=".backbone.", dir=place) as source:
+        backbone.save_pretrained(source)
+        embedder.tokenizer.save_pretrained(source)
+        (Path(source) / _SETTINGS).write_text(json.dumps(settings), "utf-8")
+        transformer = theirs.Transformer.load(source)
+        transformer.tokenizer.padding_side = "right"  # as we pad, whatever the tokenizer prefers
+        _fill_with_zeros(transformer.auto_model, known=backbone.state_dict().keys())
+        yield transformer
+
+
+@torch.no_grad()
+def _fill_with_zeros(model: nn.Module, known: Any) -> None:
+    """Overwrite what was made up at random: BERT's pooler, which ours lacks and no module reads.
+
+    It stays in the folder, since its absence would be reported at every load.
+    """
+    for name, parameter in model.named_parameters():
+        if name not in known:
+            parameter.zero_()
+
+
+def _say_lowercase(path: Path) -> None:
+    """Put into their settings what they read there and do not write themselves.
+
+    They leave it to the tokenizer's own file, of which RoBERTa's tokenizer reads no more than the vocabulary.
+    """
+    settings = {**json.loads(path.read_text("utf-8")), "do_lower_case": True}
+    path.write_text(json.dumps(settings, indent=4), "utf-8")
+
+
+def _dense(theirs: Any, layer: Any) -> Any:
+    """Their Dense with the weights of a layer of our head: a linear one and its activation."""
+    linear, activation = layer
+    dense = theirs.Dense(linear.in_features, linear.out_features, linear.bias is not None, activation)
+    dense.linear.load_state_dict(linear.state_dict())
+    return dense
+
+
+def _native_card(card: str) -> str:
+    """The same card, and if it is one of ours, with a section on usage that is right for a folder of theirs."""
+    if _OUR_LIBRARY not in card:
+        return card
+    card = card.replace(_OUR_LIBRARY, _THEIR_LIBRARY, 1)
+    return _USAGE.sub(lambda _: _NATIVE_USAGE, card, count=1).rstrip() + "\n"
+
+
+def _their_modules() -> Any:
+    for name in _MODULES:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError:
+            continue
+    raise DiffaugError("exporting this model needs sentence-transformers: pip install 'diffaug[sentence-transformers]'")
