@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 from transformers import PreTrainedTokenizerBase
 
@@ -58,6 +60,15 @@ def test_the_tightest_limit_wins_and_cuts_are_counted(wordpiece: PreTrainedToken
         assert ids[0] == pieces[:limit]
         assert cut == (limit is not None and limit < n)
         assert ids[1] == wordpiece("a", add_special_tokens=False)["input_ids"]
+
+
+def test_a_tokenizer_that_cuts_on_the_left(wordpiece: PreTrainedTokenizerBase) -> None:
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.truncation_side = "left"
+    text = "the quick brown fox jumps over the lazy dog"
+    whole = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert Collator(tokenizer, ModelConfig(max_length=4)).ids([text]) == ([whole[-4:]], 1)
+    assert Collator(wordpiece, ModelConfig(max_length=4)).ids([text]) == ([whole[:4]], 1)
 
 
 def test_template_that_leaves_no_room(wordpiece: PreTrainedTokenizerBase) -> None:

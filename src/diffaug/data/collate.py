@@ -75,7 +75,10 @@ class Collator:
             return encoded, 0
         too_long = [row for row in encoded if len(row) > self.max_length]
         for row in too_long:
-            del row[self.max_length :]
+            if self.tokenizer.truncation_side == "left":
+                del row[: -self.max_length]
+            else:
+                del row[self.max_length :]
         return encoded, len(too_long)
 
     def rows(self, ids: Sequence[Sequence[int]], views: Sequence[int] | None = None) -> Rows:
