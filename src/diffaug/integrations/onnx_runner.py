@@ -74,6 +74,7 @@ def describe_input(collator: Collator, config: ModelConfig) -> dict[str, Any]:
         "sentence_ends": config.sentence_ends,
         "text_before": config.prompt or (" " if template.spaced else ""),
         "max_length": collator.max_length,
+        "truncation_side": collator.tokenizer.truncation_side,
         "ids_before": list(template.before),
         "ids_after": list(template.after),
         "pad_id": collator.tokenizer.pad_token_id or 0,
