@@ -26,8 +26,10 @@ quickstart: $(READY)  ## train on the embedded data, show before and after
 	$(BIN)/diffaug search --model runs/quickstart/best src/diffaug/assets/sample/sentences.txt \
 		"stocks lost value" "an animal outdoors" -k 3
 
+# Two processes, a file at a time: what the tests of a file share is made once.
+PYTEST := pytest --numprocesses 2 --dist loadfile
 test: $(READY)   ## run the tests
-	$(BIN)/pytest
+	$(BIN)/$(PYTEST)
 
 # Every package at the lower bound that pyproject.toml states, but torch: of its older versions the package index has builds
 # with gigabytes of CUDA only, so it is the one of constraints.txt unless TORCH names another. The environment is large, and
@@ -39,7 +41,7 @@ test-min:        ## run the tests with the lowest versions that pyproject.toml a
 	$(PYTHON) .ci/lower-bounds.py > $(MIN)/constraints.txt
 	$(MIN)/bin/pip install --quiet --constraint $(MIN)/constraints.txt torch
 	$(MIN)/bin/pip install --quiet --constraint $(MIN)/constraints.txt --editable '.[test]'
-	$(MIN)/bin/pytest
+	$(MIN)/bin/$(PYTEST)
 	rm -rf $(MIN)
 
 lint: $(READY)   ## check style and types
