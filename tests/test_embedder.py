@@ -229,7 +229,7 @@ def test_no_gradients_and_no_dropout(embedder: Embedder, sentences: list[str]) -
 
 
 def test_progress_bar(shared: Embedder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # tells rich that it writes to a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # tells rich that it writes to a terminal
     shared.encode(many(5))
     assert capsys.readouterr().err == ""
     shared.encode(many(5), show_progress=True)

@@ -129,7 +129,7 @@ def test_both_runtimes_give_the_same_vectors(exported: Make, sentences: list[str
     for batch_size in (None, 1, 5):  # of equal lengths, alone, and padded
         found = loaded.encode(sentences, batch_size, normalize=False)
         assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     # As long as a row can be, and longer than that.
     for text in ("", "dog " * 200):
         np.testing.assert_allclose(loaded.encode(text), embedder.encode(text), rtol=0, atol=1e-4)

@@ -190,8 +190,7 @@ def test_code_of_a_tokenizer_does_not_run(copy: Path, tmp_path: Path) -> None:
 def build(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Save a model with sentence-transformers; gives its folder."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Dense, Normalize, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
     def build(
         family: str = "bert",
