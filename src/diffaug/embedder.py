@@ -18,6 +18,7 @@ from diffaug.errors import DiffaugError
 from diffaug.integrations.onnx_runner import is_onnx_export, load_onnx
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
+from diffaug.models.fetch import find_folder
 from diffaug.models.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
 from diffaug.models.saved import is_saved_model, load_model, save_model
 from diffaug.progress import progress_bar
@@ -101,10 +102,10 @@ class Embedder:
             DiffaugError: the model cannot be loaded completely; the message says why.
         """
         source = str(EMBEDDED_MODEL if name_or_path is None else name_or_path)
-        folder = _find_folder(source, revision)
-        onnx = folder is not None and is_onnx_export(folder)
+        folder = find_folder(source, revision)
+        onnx = is_onnx_export(folder)
         _check_backend(source, backend, onnx)
-        if folder is not None and (onnx or is_saved_model(folder) or is_sentence_transformers(folder)):
+        if onnx or is_saved_model(folder) or is_sentence_transformers(folder):
             if pooling is not None or template is not None:
                 raise DiffaugError(f"{source} carries its own pooling and template; they cannot be chosen again")
             if onnx:
@@ -117,9 +118,7 @@ class Embedder:
             template=template,
             final_stop=template is not None,
         )
-        plain = load_transformers(
-            source if folder is None else str(folder), config, trust_remote_code=trust_remote_code, revision=revision
-        )
+        plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
         return cls(*plain, device=device)
 
     @property
@@ -325,33 +324,6 @@ class Embedder:
                 best = np.argsort(-exact, kind="stable")[:k]
                 found.append([Hit(int(candidates[i]), float(exact[i])) for i in best])
         return found
-
-
-def _find_folder(source: str, revision: str | None) -> Path | None:
-    """The local folder behind ``source``; None for what should be asked of the hub as a plain model."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists():
-        raise DiffaugError(f"{source} is a file; a model is a folder")
-    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
-        raise DiffaugError(f"there is no folder {source}")
-    return _download(source, revision)
-
-
-def _download(name: str, revision: str | None) -> Path:
-    """Fetch a model from the hub, or find it in the hub's cache. Pickles stay behind."""
-    from huggingface_hub import snapshot_download
-
-    # An export to ONNX lies at the top; variants in folders below would be fetched for nothing.
-    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.py", "model.onnx*"]
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
-        reason = " ".join(str(error).split())[:300]
-        raise DiffaugError(
-            f"{name} is neither a folder here nor a model that could be fetched from the hub: {reason}"
-        ) from error
 
 
 def _first_occurrences(texts: list[str]) -> NDArray[np.int64]:

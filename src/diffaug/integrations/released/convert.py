@@ -18,6 +18,7 @@ from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import build_backbone, complain, fill, position_limit
 from diffaug.models.config import DenoiseConfig, DenseConfig, ModelConfig, PrefixConfig, Provenance
 from diffaug.models.encoder import Encoder
+from diffaug.models.fetch import FILES, find_folder
 from diffaug.models.saved import save_model
 from diffaug.models.template import Template
 
@@ -63,7 +64,9 @@ def convert(
     Raises:
         DiffaugError: a checkpoint that is none of these, is not whole, or leaves in doubt what it is.
     """
-    checkpoint = read_checkpoint(_folder(str(source), revision, allow_pickle), allow_pickle=allow_pickle)
+    # Pickled weights are fetched only if they may be read.
+    files = (*FILES, PICKLED) if allow_pickle else FILES
+    checkpoint = read_checkpoint(find_folder(str(source), revision, files), allow_pickle=allow_pickle)
     kind = kind or recognise(checkpoint)
     setting = setting or setting_of(checkpoint, kind, Path(source).name)
     if template is not None and kind in ("simcse", "diffcse"):
@@ -173,22 +176,3 @@ def _complain_of_names(found: dict[str, Tensor], names: dict[str, str], where: s
         missing=[f"{part}.{name}" for name in names.keys() - found.keys()],
         unexpected=[f"{part}.{name}" for name in found.keys() - names.keys()],
     )
-
-
-def _folder(source: str, revision: str | None, allow_pickle: bool) -> Path:
-    """A folder here, or one fetched from the hub: its pickled weights only if they may be read."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists() or path.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
-        raise DiffaugError(f"there is no folder {source}")
-    from huggingface_hub import snapshot_download
-
-    wanted = ["*.json", "*.txt", "*.safetensors", *([PICKLED] if allow_pickle else [])]
-    try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=wanted))
-    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
-        reason = " ".join(str(error).split())[:300]
-        raise DiffaugError(
-            f"{source} is neither a folder here nor a model that could be fetched from the hub: {reason}"
-        ) from error
