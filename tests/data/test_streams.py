@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffaug.data.collate import Collator
-from diffaug.data.streams import Examples, Stream, TokenColumn
+from diffaug.data.streams import Examples, Stream, TokenBank
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import ModelConfig
@@ -22,14 +22,27 @@ def collator(tiny_bert: Path) -> Collator:
 def examples(collator: Collator) -> Examples:
     words = ["a", "dog", "runs", "through", "the", "park", "today"]
     sentences = [" ".join(words[: 1 + i % 7]) + f" {i}" for i in range(23)]
-    return Examples((TokenColumn(collator, sentences),), labels=tuple(range(23)))
+    return Examples((TokenBank(collator).column(sentences),), labels=tuple(range(23)))
 
 
 def test_tokens_are_those_of_the_collator(collator: Collator, sentences: list[str]) -> None:
     repeated = [*sentences, *sentences[:3]]
-    column = TokenColumn(collator, repeated)
+    column = TokenBank(collator).column(repeated)
     assert [column[i] for i in range(len(column))] == collator.ids(repeated)[0]
     assert max(len(column[i]) for i in range(len(column))) == 5
+
+
+def test_a_bank_tokenises_a_sentence_once(collator: Collator, sentences: list[str]) -> None:
+    asked: list[str] = []
+    plain = collator.ids
+    collator.ids = lambda texts: (asked.extend(texts), plain(texts))[1]  # type: ignore[method-assign]
+    bank = TokenBank(collator)
+    first, second = bank.column(sentences[:8]), bank.column([*sentences[3:], *sentences[:2]])
+    assert sorted(asked) == sorted(sentences)
+    # What came first is still right now that the bank has grown.
+    assert [first[i] for i in range(len(first))] == plain(sentences[:8])[0]
+    assert [second[i] for i in range(len(second))] == plain([*sentences[3:], *sentences[:2]])[0]
+    assert len(bank.column([])) == 0
 
 
 def test_an_epoch_has_every_example_once_and_the_next_another_order(examples: Examples) -> None:

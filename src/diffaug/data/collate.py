@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
@@ -55,6 +55,13 @@ class Collator:
                 f"the backbone has {positions} positions, of which the template's {len(self.template)} tokens "
                 "leave none for a sentence"
             )
+
+    @property
+    def reading(self) -> Hashable:
+        """All that decides what `ids` makes of a sentence: equal ones give equal word pieces."""
+        config = self._config
+        stop = config.sentence_ends if config.final_stop else None
+        return self.tokenizer, self.tokenizer.truncation_side, self._before, config.lowercase, stop, self.max_length
 
     def ids(self, sentences: Sequence[str]) -> tuple[list[list[int]], int]:
         """The word pieces of each sentence, cut at the limit, without the template; and how many were cut."""

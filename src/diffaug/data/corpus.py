@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import TypeVar
 
 from diffaug.config import DataSettings
 from diffaug.data.collate import Collator
 from diffaug.data.given import PASSED, Given
+from diffaug.data.kept import KeptData, file_key
 from diffaug.data.labels import Label
+from diffaug.data.layout import Columns
+from diffaug.data.problems import OnBad
 from diffaug.data.readers import read_nli, read_scored_pairs, read_sentences
 from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets, pairs_from_triplets, triplets_from_pairs
 from diffaug.data.sampling import draw
@@ -17,6 +21,15 @@ from diffaug.data.streams import Examples, TokenColumn
 from diffaug.errors import DiffaugError
 
 log = logging.getLogger(__name__)
+
+Data = TypeVar("Data")
+
+_HOLDS = {
+    "nli": "triplets or labelled pairs",
+    "unlabelled": "sentences, one a line",
+    "dev": "scored pairs",
+    "test": "scored pairs",
+}
 
 
 class Corpus:
@@ -26,19 +39,25 @@ class Corpus:
         settings: the recipe's data section.
         collator: how the model to be trained reads sentences.
         given: rows passed in Python, by the name of the setting whose place they take.
+        kept: what earlier runs have read and tokenised, and this one adds to.
     """
 
-    def __init__(self, settings: DataSettings, collator: Collator, given: Mapping[str, Given] | None = None) -> None:
+    def __init__(
+        self,
+        settings: DataSettings,
+        collator: Collator,
+        given: Mapping[str, Given] | None = None,
+        kept: KeptData | None = None,
+    ) -> None:
         self._settings = settings
         self._collator = collator
         self._given = given or {}
+        self._kept = kept or KeptData()
 
     @cached_property
     def nli(self) -> Triplets | LabelledPairs:
         """The labelled data: as many examples as the recipe keeps."""
-        source = self._source("nli", "triplets or labelled pairs")
-        columns, on_bad = self._settings.columns.get("nli"), self._settings.on_bad
-        data = read_nli(source, columns, on_bad)
+        data = self._read("nli", read_nli)
         labels = self._settings.labels
         if labels <= 0:
             raise DiffaugError(f"data.labels must be a fraction up to 1.0 or a number of examples, not {labels}")
@@ -50,24 +69,11 @@ class Corpus:
 
     def nli_pairs(self) -> Examples:
         """Labelled pairs: 1 for entailment and 0 for contradiction, or three classes: see `three_way`."""
-        if self._settings.nli_classes == 2:
-            pairs = pairs_from_triplets(self.nli) if isinstance(self.nli, Triplets) else self.nli.without_neutral()
-            labels = pairs.binary()
-        elif isinstance(self.nli, Triplets):
-            raise DiffaugError(
-                f"{self._settings.nli} holds triplets, which have no neutral pairs: three classes need labelled pairs, "
-                "or set data.nli_classes=2"
-            )
-        else:
-            pairs, labels = self.nli, self.nli.three_way()
-        return Examples((self._tokenised(pairs.premises), self._tokenised(pairs.hypotheses)), tuple(labels))
+        return self._examples("pairs", "nli", self._nli_pairs)
 
     def triplets(self) -> Examples:
         """Premise, entailment and contradiction; a row that occurs again is left out."""
-        nli = self.nli if isinstance(self.nli, Triplets) else triplets_from_pairs(self.nli)
-        rows = list(dict.fromkeys(nli))
-        self._say_dropped("triplets", len(nli) - len(rows))
-        return Examples(tuple(self._tokenised([row[i] for row in rows]) for i in range(3)))
+        return self._examples("triplets", "nli", self._triplets)
 
     def sentences(self, positive: Callable[[str], str] | None = None) -> Examples:
         """Unlabelled sentences; one that occurs again is left out, since it would be its own negative.
@@ -75,16 +81,15 @@ class Corpus:
         Args:
             positive: makes the other sentence of a positive pair, a second column; left out, there is one column.
         """
-        return self._distinct(self._unlabelled, positive)
+        if positive is not None:
+            return self._distinct(self._unlabelled, positive)
+        return self._examples("sentences", "unlabelled", lambda: self._distinct(self._unlabelled))
 
     def nli_sentences(self, positive: Callable[[str], str] | None = None) -> Examples:
         """The sentences of the labelled data, without their labels."""
-        columns = (
-            (self.nli.anchors, self.nli.positives, self.nli.negatives)
-            if isinstance(self.nli, Triplets)
-            else (self.nli.premises, self.nli.hypotheses)
-        )
-        return self._distinct([sentence for column in columns for sentence in column], positive)
+        if positive is not None:
+            return self._distinct(self._nli_sentences(), positive)
+        return self._examples("sentences", "nli", lambda: self._distinct(self._nli_sentences()))
 
     def positives(self, count: int) -> list[tuple[str, str]]:
         """Some pairs of sentences that mean nearly the same, the same ones for every run.
@@ -116,10 +121,36 @@ class Corpus:
 
     @cached_property
     def _unlabelled(self) -> list[str]:
-        source = self._source("unlabelled", "sentences, one a line")
-        return read_sentences(source, self._settings.columns.get("unlabelled"), self._settings.on_bad)
+        return self._read("unlabelled", read_sentences)
 
-    def _distinct(self, sentences: list[str], positive: Callable[[str], str] | None) -> Examples:
+    def _nli_sentences(self) -> list[str]:
+        columns = (
+            (self.nli.anchors, self.nli.positives, self.nli.negatives)
+            if isinstance(self.nli, Triplets)
+            else (self.nli.premises, self.nli.hypotheses)
+        )
+        return [sentence for column in columns for sentence in column]
+
+    def _nli_pairs(self) -> Examples:
+        if self._settings.nli_classes == 2:
+            pairs = pairs_from_triplets(self.nli) if isinstance(self.nli, Triplets) else self.nli.without_neutral()
+            labels = pairs.binary()
+        elif isinstance(self.nli, Triplets):
+            raise DiffaugError(
+                f"{self._settings.nli} holds triplets, which have no neutral pairs: three classes need labelled pairs, "
+                "or set data.nli_classes=2"
+            )
+        else:
+            pairs, labels = self.nli, self.nli.three_way()
+        return Examples((self._tokenised(pairs.premises), self._tokenised(pairs.hypotheses)), tuple(labels))
+
+    def _triplets(self) -> Examples:
+        nli = self.nli if isinstance(self.nli, Triplets) else triplets_from_pairs(self.nli)
+        rows = list(dict.fromkeys(nli))
+        self._say_dropped("triplets", len(nli) - len(rows))
+        return Examples(tuple(self._tokenised([row[i] for row in rows]) for i in range(3)))
+
+    def _distinct(self, sentences: list[str], positive: Callable[[str], str] | None = None) -> Examples:
         distinct = list(dict.fromkeys(sentences))
         self._say_dropped("sentences", len(sentences) - len(distinct))
         columns = [self._tokenised(distinct)]
@@ -130,15 +161,30 @@ class Corpus:
     def _scored(self, name: str) -> ScoredPairs | None:
         if getattr(self._settings, name) is None:
             return None
-        source = self._source(name, "scored pairs")
-        return read_scored_pairs(source, self._settings.columns.get(name), self._settings.on_bad)
+        return self._read(name, read_scored_pairs)
 
-    def _source(self, name: str, what: str) -> str | Given:
+    def _read(self, name: str, read: Callable[[str | Given, Columns | None, OnBad], Data]) -> Data:
+        """The data of a setting: read now, or kept from an earlier run."""
+        source = self._source(name)
+        columns, on_bad = self._settings.columns.get(name), self._settings.on_bad
+        key = file_key(source, columns, on_bad)
+        return self._kept.once(None if key is None else (read, key), lambda: read(source, columns, on_bad))
+
+    def _examples(self, kind: str, name: str, make: Callable[[], Examples]) -> Examples:
+        """Examples made of the data of a setting, or kept from an earlier run."""
+        settings = self._settings
+        key = file_key(self._source(name), settings.columns.get(name), settings.on_bad)
+        if key is None:
+            return make()
+        part = (settings.labels, settings.label_draw, settings.nli_classes) if name == "nli" else None
+        return self._kept.once((kind, key, part, self._collator.reading), make)
+
+    def _source(self, name: str) -> str | Given:
         if name in self._given:
             return self._given[name]
         source: str | None = getattr(self._settings, name)
         if source is None:
-            raise DiffaugError(f"this recipe needs data.{name} ({what}): add --set data.{name}=FILE")
+            raise DiffaugError(f"this recipe needs data.{name} ({_HOLDS[name]}): add --set data.{name}=FILE")
         if source.startswith(PASSED):
             raise DiffaugError(
                 f"data.{name} was {source}, which no file holds: pass it again, as in train(recipe, out, {name}=rows), "
@@ -147,7 +193,7 @@ class Corpus:
         return source
 
     def _tokenised(self, sentences: list[str]) -> TokenColumn:
-        return TokenColumn(self._collator, sentences)
+        return self._kept.tokens(self._collator).column(sentences)
 
     @staticmethod
     def _say_dropped(what: str, count: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
@@ -22,31 +23,57 @@ Example = tuple[list[int], ...]
 """The word pieces of an example's sentences."""
 
 
-class TokenColumn:
-    """The word pieces of many sentences in one array: four bytes a piece instead of a Python object."""
+class TokenBank:
+    """The word pieces of sentences in one array, four bytes a piece; each distinct sentence is tokenised once.
 
-    def __init__(self, collator: Collator, sentences: Sequence[str], name: str = "tokenising") -> None:
-        # Each distinct sentence is tokenised once: NLI repeats its premises, stage 1 pairs repeat both sides.
-        place: dict[str, int] = {}
-        self._row = np.fromiter((place.setdefault(s, len(place)) for s in sentences), np.int64, len(sentences))
-        distinct = list(place)
-        pieces, lengths = [], []
-        with progress_bar(name, len(distinct)) as advance:
-            for start in range(0, len(distinct), _CHUNK):
-                ids, _ = collator.ids(distinct[start : start + _CHUNK])
+    NLI repeats its premises, stage 1's pairs repeat what is in stage 2's triplets, and a draw of labels lies within a
+    larger one: columns of all of them share a bank.
+
+    Args:
+        collator: how sentences are read.
+    """
+
+    def __init__(self, collator: Collator) -> None:
+        self._collator = collator
+        self._place: dict[str, int] = {}
+        self._pieces = np.empty(0, np.int32)
+        self._ends = np.zeros(1, np.int64)
+
+    def column(self, sentences: Sequence[str]) -> TokenColumn:
+        """The word pieces of these sentences; those not met before are tokenised now."""
+        self._add([sentence for sentence in dict.fromkeys(sentences) if sentence not in self._place])
+        return TokenColumn(self, np.fromiter(map(self._place.__getitem__, sentences), np.int64, len(sentences)))
+
+    def pieces(self, place: int) -> list[int]:
+        """The word pieces of the sentence in that place."""
+        piece_list: list[int] = self._pieces[self._ends[place] : self._ends[place + 1]].tolist()
+        return piece_list
+
+    def _add(self, sentences: list[str]) -> None:
+        pieces, lengths = [self._pieces], list[int]()
+        with progress_bar("tokenising", len(sentences)) as advance:
+            for start in range(0, len(sentences), _CHUNK):
+                ids, _ = self._collator.ids(sentences[start : start + _CHUNK])
                 lengths += [len(row) for row in ids]
                 pieces.append(np.fromiter((piece for row in ids for piece in row), np.int32))
                 advance(len(ids))
-        self._pieces = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
-        self._ends = np.cumsum([0, *lengths])
+        self._pieces = np.concatenate(pieces)
+        self._ends = np.concatenate([self._ends, self._ends[-1] + np.cumsum(lengths, dtype=np.int64)])
+        self._place.update(zip(sentences, range(len(self._place), len(self._place) + len(sentences)), strict=True))
+
+
+class TokenColumn:
+    """The word pieces of many sentences, a row each. Made by `TokenBank.column`."""
+
+    def __init__(self, bank: TokenBank, places: NDArray[np.int64]) -> None:
+        self._bank = bank
+        self._places = places
 
     def __len__(self) -> int:
-        return len(self._row)
+        return len(self._places)
 
     def __getitem__(self, index: int) -> list[int]:
-        row = self._row[index]
-        piece_list: list[int] = self._pieces[self._ends[row] : self._ends[row + 1]].tolist()
-        return piece_list
+        return self._bank.pieces(self._places[index])
 
 
 @dataclass(frozen=True)

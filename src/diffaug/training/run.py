@@ -34,6 +34,7 @@ from diffaug.models.config import Provenance
 from diffaug.models.saved import save_model
 from diffaug.runner import default_device
 from diffaug.training.checkpoint import Checkpoint, checkpoints
+from diffaug.training.kept import Kept
 from diffaug.training.loop import Loop
 from diffaug.training.precision import Precision
 from diffaug.training.scoring import Scorer, spearman
@@ -74,6 +75,7 @@ def train(
     test: Source | None = None,
     resume: bool = False,
     quiet: bool = False,
+    kept: Kept | None = None,
 ) -> TrainResult:
     """Train a model.
 
@@ -87,6 +89,7 @@ def train(
         test: likewise.
         resume: go on with the unfinished run in ``out``, or start it if there is none.
         quiet: no output for people.
+        kept: for several runs in a row: what earlier ones have loaded and this one need not.
 
     Raises:
         DiffaugError: anything the user can put right. What was saved before stays.
@@ -111,12 +114,12 @@ def train(
         _check_folder(folder, recipe, resume)
     tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
 
-    torch.manual_seed(recipe.seed)
     source = str(EMBEDDED_MODEL) if recipe.model.backbone == "embedded" else recipe.model.backbone
-    backbone, tokenizer = load_backbone(source)
+    backbone, tokenizer = load_backbone(source) if kept is None else kept.backbone(source)
+    torch.manual_seed(recipe.seed)  # only now: what loading draws must not decide how the rest begins
     method = method_class(recipe.method).build(recipe, backbone, tokenizer)
     method.to(accelerator.device)
-    corpus = Corpus(recipe.data, method.collator, given)
+    corpus = Corpus(recipe.data, method.collator, given, None if kept is None else kept.data)
     stages = method.stages(corpus)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
     dev_pairs, test_pairs = corpus.dev(), corpus.test()
@@ -149,8 +152,9 @@ def train(
         before = {name: spearman(plain, pairs) for name, pairs in scored.items() if pairs is not None}
     result = TrainResult(folder / "best", scores, before, loop.progress.stage1_end, time.monotonic() - start)
     if accelerator.is_main_process:
-        best.provenance.scores = scores
-        best.save(folder / "best", overwrite=True)
+        if test_pairs is not None:
+            best.provenance.scores = scores
+            best.save(folder / "best", overwrite=True)
         with atomic_file(folder / "best" / CARD) as temporary:
             temporary.write_text(model_card(best.encoder, best.provenance), "utf-8")
         _write_summary(folder, result, loop.progress.best)

@@ -1,0 +1,45 @@
+"""What several runs of one process need only once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from diffaug.data.kept import KeptData
+from diffaug.models.backbone import load_backbone
+
+
+class Kept:
+    """Backbones that were loaded, files that were read, sentences that were tokenised.
+
+    Pass one to each of several calls of `train` in a row. It gives every run what the run would have loaded itself, so
+    that results are the same to the last bit; files that have changed since are read again. All of it stays in memory
+    for as long as this object does.
+
+    Attributes:
+        data: the part that holds files and sentences.
+    """
+
+    def __init__(self) -> None:
+        self.data = KeptData()
+
+    def backbone(self, source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """As `load_backbone` gives it: a model of the caller's own, and a tokenizer that runs share.
+
+        Raises:
+            DiffaugError: it cannot be loaded.
+        """
+        model, tokenizer = self.data.once(("backbone", _files(source)), lambda: load_backbone(source))
+        return copy.deepcopy(model), tokenizer
+
+
+def _files(source: str) -> Hashable:
+    """By what a backbone is known again: its name, and if it is a folder the age and size of what is in it."""
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        return source
+    files = ((path.name, path.stat()) for path in sorted(folder.iterdir()))
+    return str(folder.resolve()), tuple((name, found.st_mtime_ns, found.st_size) for name, found in files)
