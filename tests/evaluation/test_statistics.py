@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diffaug.evaluation.statistics import F1, Mean, Pearson, Spearman, average, bootstrap, compare, interval
+from diffaug.evaluation.statistics import (
+    F1,
+    Mean,
+    MeanSpearman,
+    Pearson,
+    Spearman,
+    average,
+    bootstrap,
+    compare,
+    interval,
+)
 
 
 def ranks_by_hand(values: list[float]) -> list[float]:
@@ -141,3 +151,22 @@ def test_the_comparison_is_paired() -> None:
 def test_an_average_of_tasks_varies_less_than_each() -> None:
     values = [bootstrap(Mean(np.arange(200) % 2), name, 2_000, 0) for name in "abcd"]
     assert np.std(average(values)) == pytest.approx(np.std(values[0]) / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("ties", [True, False])
+def test_the_mean_over_several_rankings_is_that_of_each_by_itself(ties: bool) -> None:
+    golds = sample(3, ties)[1]
+    firsts = [sample(seed, ties)[0] for seed in (3, 4, 5)]
+    drawn = np.random.default_rng(2).integers(0, len(golds), size=(20, len(golds)))
+    counts = np.stack([np.bincount(row, minlength=len(golds)) for row in drawn])
+    by_hand = [
+        np.mean([100 * spearman_by_hand([first[i] for i in row], [golds[i] for i in row]) for first in firsts])
+        for row in drawn
+    ]
+    assert MeanSpearman(firsts, golds).resampled(counts) == pytest.approx(by_hand, abs=1e-9)
+
+
+def test_an_undefined_score_gives_no_p_value() -> None:
+    constant = bootstrap(Spearman([1, 1, 1, 1], [1, 2, 3, 4]), "task", 10, 0)
+    undefined = compare("task", (float("nan"), 1.0), (constant, np.ones(10)), 0.95)
+    assert np.isnan(undefined.p_value)

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diffaug import tabular
 from diffaug.evaluation.geometry import Geometry
 from diffaug.evaluation.report import Average, Report
 from diffaug.evaluation.tasks import TaskResult
+from diffaug.tabular import Section, whole_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _UNDEFINED = "undefined"
-
-
-@dataclass
-class Section:
-    """A table: the first column is text, the others are numbers. ``bold`` are the rows of averages."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    bold: frozenset[int] = frozenset()
 
 
 def head(report: Report) -> list[str]:
@@ -73,8 +64,9 @@ def sections(report: Report) -> Iterator[Section]:
             for c in report.comparisons
         ]
         columns = ["task", names[0], names[1], "difference", percent, "p"]
-        bold = frozenset(i for i, c in enumerate(report.comparisons) if " average " in c.name)
-        yield Section(f"{names[0]} against {names[1]}: paired bootstrap", columns, rows, bold)
+        averages_at = {i for i, c in enumerate(report.comparisons) if " average " in c.name}
+        title = f"{names[0]} against {names[1]}: paired bootstrap"
+        yield Section(title, columns, rows, whole_rows(rows, averages_at))
 
 
 def notes(report: Report) -> list[str]:
@@ -95,11 +87,7 @@ def markdown(report: Report) -> str:
     """The report as Markdown."""
     lines = [f"- {line}" for line in head(report)]
     for section in sections(report):
-        align = [":--"] + ["--:"] * (len(section.columns) - 1)
-        lines += ["", f"**{section.title}**", ""]
-        lines += [_row(section.columns), _row(align)]
-        for i, row in enumerate(section.rows):
-            lines.append(_row([f"**{cell}**" if i in section.bold and cell else cell for cell in row]))
+        lines += ["", *tabular.markdown(section)]
     if said := notes(report):
         lines += ["", *(f"- {note}" for note in said)]
     return "\n".join(lines) + "\n"
@@ -107,29 +95,18 @@ def markdown(report: Report) -> str:
 
 def rich_report(report: Report) -> RenderableType:
     """The report for a terminal."""
-    from rich import box
     from rich.console import Group
     from rich.markup import escape
-    from rich.table import Table
 
     parts: list[RenderableType] = [escape(line) for line in head(report)]
     for section in sections(report):
-        table = Table(title=section.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-        for i, column in enumerate(section.columns):
-            table.add_column(escape(column), justify="left" if i == 0 else "right")
-        for i, row in enumerate(section.rows):
-            table.add_row(*map(escape, row), style="bold" if i in section.bold else None)
-        parts += ["", table]
+        parts += ["", tabular.rich_table(section)]
     return Group(*parts, *(escape(note) for note in notes(report)))
 
 
 def needed_width(report: Report) -> int:
     """The characters a line must have room for: rich would rather cut a number than let a table be too wide."""
-    widths = [60]
-    for section in sections(report):
-        cells = [max(map(len, column)) for column in zip(section.columns, *section.rows, strict=True)]
-        widths.append(sum(cells) + 3 * len(cells) + 2)
-    return max(widths)
+    return max([60, *map(tabular.needed_width, sections(report))])
 
 
 def _with_average(title: str, columns: list[str], rows: list[list[str]], average: Average | None) -> Section:
@@ -138,7 +115,7 @@ def _with_average(title: str, columns: list[str], rows: list[list[str]], average
     score = [_number(average.score), _interval(average)]
     row = [average.name, *score]
     rows = [*rows, row + [""] * (len(columns) - len(row))]
-    return Section(title, columns, rows, frozenset([len(rows) - 1]))
+    return Section(title, columns, rows, whole_rows(rows, {len(rows) - 1}))
 
 
 def _geometry(report: Report, found: Geometry) -> Section:
@@ -177,7 +154,3 @@ def _number(value: float | None) -> str:
 
 def _interval(scored: TaskResult | Average) -> str:
     return "" if math.isnan(scored.low) else f"{scored.low:.2f} – {scored.high:.2f}"
-
-
-def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

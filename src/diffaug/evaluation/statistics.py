@@ -51,18 +51,37 @@ class Pearson(Statistic):
         return 100 * _correlation(self.first, self.second, counts)
 
 
-class Spearman(Statistic):
-    """100 times Spearman's correlation, equal values sharing the mean of their ranks. NaN if one side is constant."""
+class MeanSpearman(Statistic):
+    """The mean of `Spearman` over several ways to score the same rows, such as the runs of a method.
 
-    def __init__(self, first: ArrayLike, second: ArrayLike) -> None:
-        self._first, self._second = _Ranking(first), _Ranking(second)
+    ``second`` is ranked once for all of ``firsts``.
+    """
+
+    def __init__(self, firsts: Sequence[ArrayLike], second: ArrayLike) -> None:
+        self._firsts, self._second = [_Order(first) for first in firsts], _Order(second)
 
     @property
     def rows(self) -> int:
-        return self._first.rows
+        return self._second.rows
 
     def resampled(self, counts: Counts) -> Floats:
-        return 100 * _correlation(self._first.ranks(counts), self._second.ranks(counts), counts)
+        # (rows, resamples): to bring the rows into an order is then to copy whole lines.
+        drawn = np.ascontiguousarray(counts.T, np.float64)
+        gold, variance = self._second.ranks(drawn)
+        weighted = drawn * gold[self._second.group]
+        found = np.zeros(len(counts))
+        for first in self._firsts:
+            ranks, own_variance = first.ranks(drawn)
+            shared = np.einsum("ij,ij->j", ranks, first.by_value(weighted))
+            found += 100 * _divide(shared, np.sqrt(variance * own_variance))
+        return found / len(self._firsts)
+
+
+class Spearman(MeanSpearman):
+    """100 times Spearman's correlation, equal values sharing the mean of their ranks. NaN if one side is constant."""
+
+    def __init__(self, first: ArrayLike, second: ArrayLike) -> None:
+        super().__init__([first], second)
 
 
 class Mean(Statistic):
@@ -94,7 +113,7 @@ class F1(Statistic):
         return 100 * _divide(2.0 * both, counts @ self._gold.astype(np.int64) + counts @ self._found.astype(np.int64))
 
 
-class _Ranking:
+class _Order:
     """Values prepared so that the ranks of any resample are running sums."""
 
     def __init__(self, values: ArrayLike) -> None:
@@ -103,19 +122,27 @@ class _Ranking:
         ordered = array[self._order]
         new = np.r_[True, ordered[1:] != ordered[:-1]]
         self._starts = np.flatnonzero(new)
-        self._group = np.empty(len(array), np.int64)
-        self._group[self._order] = np.cumsum(new) - 1  # the row's place among the distinct values
+        self.group = np.empty(len(array), np.int64)
+        self.group[self._order] = np.cumsum(new) - 1  # the row's place among the distinct values
 
     @property
     def rows(self) -> int:
         return len(self._order)
 
-    def ranks(self, counts: Counts) -> Floats:
-        """(resamples, rows): the mean rank of the copies of each row and of all equal to it."""
-        drawn = np.add.reduceat(counts[:, self._order], self._starts, axis=1)  # (resamples, distinct values)
-        # The copies of a value take the ranks from last - drawn + 1 to last.
-        mean_rank = np.cumsum(drawn, axis=1) - (drawn - 1) / 2
-        return mean_rank[:, self._group]
+    def by_value(self, amounts: Floats) -> Floats:
+        """(rows, resamples) to (distinct values, resamples): the sums over equal values, in ascending order of them."""
+        ordered = amounts[self._order]
+        return ordered if len(self._starts) == self.rows else np.add.reduceat(ordered, self._starts, axis=0)
+
+    def ranks(self, drawn: Floats) -> tuple[Floats, Floats]:
+        """For each distinct value the mean rank of its copies, less the mean of all ranks; and the ranks' variance.
+
+        The variance is a sum, not a mean.
+        """
+        copies = self.by_value(drawn)
+        # The copies of a value take the ranks from last - copies + 1 to last; the mean of all is (total + 1) / 2.
+        centred = np.cumsum(copies, axis=0) - copies / 2 - drawn.sum(0) / 2
+        return centred, np.einsum("ij,ij->j", copies * centred, centred)
 
 
 def _correlation(first: Floats, second: Floats, counts: Counts) -> Floats:
@@ -207,7 +234,7 @@ def compare(name: str, scores: tuple[float, float], resampled: tuple[Floats, Flo
     low, high = interval(differences, confidence)
     # The resamples and the sample itself: a p-value of exactly 0 would claim too much.
     turned = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
-    p_value = min(1.0, 2 * (turned + 1) / (len(differences) + 1))
+    p_value = float("nan") if np.isnan(differences).any() else min(1.0, 2 * (turned + 1) / (len(differences) + 1))
     return Comparison(name, *scores, low, high, p_value, confidence)
 
 
