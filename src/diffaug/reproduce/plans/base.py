@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 
 from diffaug.config import Recipe, load_recipe
 from diffaug.errors import DiffaugError
@@ -101,6 +102,8 @@ class Plan:
         seeds: all of them.
         draws: how many.
         one_at_a_time: the cells measure time or memory, so nothing may run beside them.
+        record: what else to measure of a finished run, given its folder, before its cell counts as finished; None:
+            nothing.
     """
 
     experiment: str
@@ -111,6 +114,7 @@ class Plan:
     seeds: tuple[int, ...]
     draws: int
     one_at_a_time: bool = False
+    record: Callable[[Path], None] | None = None
 
     def more(self, cell: Cell) -> list[Cell]:
         """The other seeds and draws of a cell that was chosen among its row's settings.
@@ -138,11 +142,12 @@ def build_plan(
     notes: Sequence[str] = (),
     tuned: bool = True,
     one_at_a_time: bool = False,
+    record: Callable[[Path], None] | None = None,
 ) -> Plan:
     """The plan of an experiment.
 
     Args:
-        experiment, title, columns_are, one_at_a_time: see `Plan`.
+        experiment, title, columns_are, one_at_a_time, record: see `Plan`.
         lines: every row with its columns.
         settings: what was asked for.
         notes: come before those about budget and data.
@@ -181,6 +186,7 @@ def build_plan(
         settings.seeds,
         settings.draws,
         one_at_a_time,
+        record,
     )
 
 
