@@ -1,0 +1,117 @@
+"""Budgets: who may try what, and that nobody may try more than others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diffaug.config import load_recipe, recipe_names
+from diffaug.errors import DiffaugError
+from diffaug.reproduce.budget import Budget, Family, budget_names, check_equal, load_budget
+
+TRAINED = [
+    name
+    for name in recipe_names()
+    if name != "quickstart" and (load_recipe(name).stage1 is not None or load_recipe(name).stage2 is not None)
+]
+
+
+def budget(*families: Family, **more: list[str]) -> Budget:
+    return Budget("mine", "for tests", list(families), **more)
+
+
+def test_the_budgets_of_the_package() -> None:
+    assert budget_names() == ["paper", "small"]
+
+
+def test_the_paper_changes_nothing() -> None:
+    assert [load_budget("paper").settings_of(recipe) for recipe in TRAINED] == [[()]] * len(TRAINED)
+    assert load_budget() == load_budget("paper")
+
+
+@pytest.mark.parametrize("labels", [None, 2_756])
+@pytest.mark.parametrize("recipe", TRAINED)
+def test_small_encoders_have_three_different_settings_for_every_recipe(recipe: str, labels: int | None) -> None:
+    settings = load_budget("small").settings_of(recipe, labels)
+    assert len(settings) == 3
+    tried = [load_recipe(recipe, setting) for setting in settings]
+    assert len({str(one) for one in tried}) == 3
+    # The search is in learning rate and steps, not in what the method is.
+    own = load_recipe(recipe)
+    for one in tried:
+        assert (one.model, one.views, one.flow, one.replaced) == (own.model, own.views, own.flow, own.replaced)
+
+
+def test_supervised_methods_search_the_same_stage_2() -> None:
+    small = load_budget("small")
+    for labels in (None, 2_756):
+        searched = []
+        for recipe in ("simcse-sup", "promptbert-sup", "diffaug-sup"):
+            tried = [load_recipe(recipe, setting).stage2 for setting in small.settings_of(recipe, labels)]
+            searched.append([(s.batch_size, s.learning_rate, s.epochs, s.steps) for s in tried if s is not None])
+        assert searched[0] == searched[1] == searched[2]
+
+
+def test_few_labels_have_settings_of_their_own() -> None:
+    plain = Family(["sbert"], [["stage1.epochs=1"]])
+    few = Family(["sbert"], [["stage1.steps=9"]], labels_below=100)
+    for families in ([plain, few], [few, plain]):
+        mine = budget(*families)
+        assert mine.settings_of("sbert") == [("stage1.epochs=1",)]
+        assert mine.settings_of("sbert", 99) == [("stage1.steps=9",)]
+        assert mine.settings_of("sbert", 100) == [("stage1.epochs=1",)]
+
+
+def test_common_and_shared_changes_come_before_those_of_a_setting() -> None:
+    family = Family(["sbert"], [["c=3"], []], always=["b=2"])
+    mine = budget(family, common=["a=1"])
+    assert mine.settings_of("sbert") == [("a=1", "b=2", "c=3"), ("a=1", "b=2")]
+
+
+def test_a_recipe_without_settings_is_an_error_that_names_it() -> None:
+    with pytest.raises(DiffaugError, match="'diffcse'"):
+        budget(Family(["sbert"], [[]])).settings_of("diffcse")
+
+
+def test_unequal_budgets_are_an_error_that_names_both_rows() -> None:
+    assert check_equal({"a": 3, "b": 3}) == 3
+    with pytest.raises(DiffaugError, match=r"gives 'b' 2 and 'a' 3"):
+        check_equal({"a": 3, "b": 2})
+
+
+def test_the_note_says_how_rows_were_tuned() -> None:
+    assert "best of 3 settings on STS-B dev" in load_budget("small").note(3)
+    assert "'small'" in load_budget("small").note(3)
+    assert "No tuning" in load_budget("paper").note(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "name: a\nabout: b\nfamilies:\n  - recipes: [simcse-usup]\n    settings: [[]]\n",
+            "did you mean 'simcse-unsup'",
+        ),
+        ("name: a\nabout: b\nfamilies:\n  - recipes: [sbert]\n    settings: []\n", "has no settings"),
+        ("name: a\nabout: b\nfamilies:\n  - recipes: [sbert, sbert]\n    settings: [[]]\n", "in two families"),
+        ("name: a\nabout: b\notherwise: [[stage1.epochs]]\n", "is no key=value"),
+        ("name: a\nabout: b\notherwise: []\n", "`otherwise` has no settings"),
+        ("name: a\nabout: b\nfamily: []\n", "did you mean 'families'"),
+        ("- a\n", "holds no budget"),
+        ("name: [\n", "not valid YAML"),
+    ],
+)
+def test_a_wrong_file_is_an_error_of_one_sentence(text: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(DiffaugError, match=complaint) as caught:
+        load_budget(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_an_unknown_name_or_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DiffaugError, match="did you mean 'small'"):
+        load_budget("smal")
+    with pytest.raises(DiffaugError, match="cannot be read"):
+        load_budget(str(tmp_path / "none.yaml"))
