@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-# A text column is folded rather than made narrower than this.
-_NARROWEST = 16
+# Text is folded between words; only a word that is longer than this is broken.
+_LONGEST_WORD = 32
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -24,6 +24,7 @@ _LATEX = {
     "±": r"$\pm$",
     "×": r"$\times$",
     "†": r"$^{\dagger}$",
+    "‡": r"$^{\ddagger}$",
     "–": "--",
     "−": "$-$",
     "[": "{[}",  # behind the end of a row it would be an argument of that
@@ -160,11 +161,13 @@ def _taken(widths: list[int], gap: int) -> int:
 def _folded(section: Section, width: int, gap: int) -> list[int]:
     """The columns' widths, those of text made narrower where that makes the table fit, or comes nearer to it."""
     widths = section.widths()
+    texts = list(zip(section.columns, *section.rows, strict=True))[: section.texts]
+    words = [max(len(word) for text in column for word in text.split() or [""]) for column in texts]
     while _taken(widths, gap) > width:
-        widest = max(range(section.texts), key=lambda j: widths[j])
-        if widths[widest] <= max(_NARROWEST, len(section.columns[widest])):
+        foldable = [j for j in range(section.texts) if widths[j] > min(words[j], _LONGEST_WORD)]
+        if not foldable:
             break
-        widths[widest] -= 1
+        widths[max(foldable, key=lambda j: widths[j])] -= 1
     return widths
 
 

@@ -122,7 +122,7 @@ class Report(Scores):
             "settings": vars(self.settings),
             "files": self.files,
         }
-        cleaned: dict[str, Any] = _clean(everything)
+        cleaned: dict[str, Any] = clean_numbers(everything)
         return cleaned
 
     def save_json(self, path: str | os.PathLike[str]) -> None:
@@ -186,12 +186,12 @@ def _comparison(comparison: Comparison, report: Report) -> dict[str, Any]:
     }
 
 
-def _clean(value: Any) -> Any:
+def clean_numbers(value: Any) -> Any:
     """Numbers to six places, which is more than any score means; NaN, which JSON does not know, to None."""
     if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
+        return {key: clean_numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
+        return [clean_numbers(item) for item in value]
     if isinstance(value, float):
         return None if math.isnan(value) else round(value, 6)
     return value

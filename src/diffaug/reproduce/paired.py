@@ -1,0 +1,137 @@
+"""Whether one row of a grid is better than another: the paired bootstrap over sentence pairs, and run by run.
+
+Two things make a score uncertain: which sentence pairs a task happens to hold, and which seed a run happens to have.
+The bootstrap draws the pairs again and keeps the runs as they are; the differences between runs of the same seed show
+what the seeds do.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffaug.errors import DiffaugError
+from diffaug.evaluation.statistics import Comparison, Floats, MeanSpearman, Spearman, average, bootstrap, compare
+from diffaug.reproduce.cell import Cell, Result
+from diffaug.reproduce.grid import SIMILARITIES
+from diffaug.reproduce.score import AVERAGE
+
+# Similarities are kept in single precision, which can change the order of pairs that are all but equal.
+_ROUNDING = 0.01
+
+Singles = NDArray[np.float32]
+
+
+class UnpairedError(Exception):
+    """Rows cannot be compared pair by pair; the message says why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished cell that counts as a measurement, and its folder."""
+
+    cell: Cell
+    result: Result
+    folder: Path
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A row against another one.
+
+    Attributes:
+        row, column: what it is compared with.
+        comparisons: the paired bootstrap for each task, and for their average.
+        by_run: the differences of the averages of those runs that have the same seed and draw on both sides.
+    """
+
+    row: str
+    column: str
+    comparisons: dict[str, Comparison]
+    by_run: tuple[float, ...]
+
+    @property
+    def average(self) -> Comparison:
+        return self.comparisons[AVERAGE]
+
+    @property
+    def runs_ahead(self) -> int:
+        """How many of `by_run` are above zero."""
+        return sum(difference > 0 for difference in self.by_run)
+
+
+@dataclass
+class Pairing:
+    """Compares rows, each given by its runs. What was drawn for a row serves all its comparisons.
+
+    Attributes:
+        tasks: the test tasks.
+        resamples, seed: of the bootstrap.
+        confidence: of the intervals.
+    """
+
+    tasks: Sequence[str]
+    resamples: int = 1000
+    seed: int = 0
+    confidence: float = 0.95
+    _drawn: dict[tuple[str, ...], dict[str, Floats]] = field(default_factory=dict, repr=False)
+    _gold: dict[str, Singles] = field(default_factory=dict, repr=False)
+
+    def test(self, first: Sequence[Run], second: Sequence[Run]) -> PairedTest:
+        """Whether the row with the runs ``first`` differs from the one with ``second``.
+
+        Raises:
+            UnpairedError: the similarities of a run are missing, or are not those of the same sentence pairs.
+        """
+        mine, theirs = self._resampled(first), self._resampled(second)
+        comparisons = {}
+        for name in (*self.tasks, AVERAGE):
+            scores = _mean(first, name), _mean(second, name)
+            comparisons[name] = compare(name, scores, (mine[name], theirs[name]), self.confidence)
+        other = {(run.cell.seed, run.cell.draw): run.result.scores[AVERAGE] for run in second}
+        by_run = tuple(
+            run.result.scores[AVERAGE] - other[key] for run in first if (key := (run.cell.seed, run.cell.draw)) in other
+        )
+        return PairedTest(second[0].cell.row, second[0].cell.column, comparisons, by_run)
+
+    def _resampled(self, runs: Sequence[Run]) -> dict[str, Floats]:
+        """Each task's score and their average, as means over the runs, on the resamples that all rows share."""
+        key = tuple(run.cell.name for run in runs)
+        if key not in self._drawn:
+            cosines = [self._cosines(run) for run in runs]
+            drawn = {}
+            for task in self.tasks:
+                statistic = MeanSpearman([of_run[task] for of_run in cosines], self._gold[task])
+                drawn[task] = bootstrap(statistic, task, self.resamples, self.seed)
+            self._drawn[key] = {**drawn, AVERAGE: average(list(drawn.values()))}
+        return self._drawn[key]
+
+    def _cosines(self, run: Run) -> dict[str, Singles]:
+        """The cosines of a run's pairs by task, after making sure that they are the pairs all runs were scored on."""
+        path, name = run.folder / SIMILARITIES, run.cell.name
+        found: dict[str, Singles] = {}
+        try:
+            with np.load(path) as arrays:
+                for task in self.tasks:
+                    gold, found[task] = arrays[f"{task}/gold"], arrays[f"{task}/cosine"]
+                    if not np.array_equal(gold, self._gold.setdefault(task, gold)):
+                        raise UnpairedError(f"{name} was scored on other pairs of {task} than the rest")
+                    again, score = Spearman(found[task], gold).value(), run.result.scores[task]
+                    if not abs(again - score) <= _ROUNDING:
+                        raise UnpairedError(f"{name} scored {score:.2f} on {task}, but its pairs give {again:.2f}")
+        except FileNotFoundError:
+            raise UnpairedError(f"{name} has no {SIMILARITIES}") from None
+        except KeyError as error:
+            raise UnpairedError(f"{name} was not scored on all tasks: there is no {error.args[0]}") from None
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise DiffaugError(f"{path} is damaged ({error}); remove the cell's folder and run it again") from error
+        return found
+
+
+def _mean(runs: Sequence[Run], score: str) -> float:
+    return float(np.mean([run.result.scores[score] for run in runs]))
