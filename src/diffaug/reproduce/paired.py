@@ -24,7 +24,8 @@ from diffaug.reproduce.score import AVERAGE
 # Similarities are kept in single precision, which can change the order of pairs that are all but equal.
 _ROUNDING = 0.01
 
-Singles = NDArray[np.float32]
+Pairs = dict[str, NDArray[np.float32]]
+"""A number for each sentence pair, by task."""
 
 
 class UnpairedError(Exception):
@@ -65,6 +66,14 @@ class PairedTest:
         return sum(difference > 0 for difference in self.by_run)
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """What a row's runs were scored on, and each score on every resample as the mean over the runs."""
+
+    gold: Pairs
+    values: dict[str, Floats]
+
+
 @dataclass
 class Pairing:
     """Compares rows, each given by its runs. What was drawn for a row serves all its comparisons.
@@ -79,8 +88,7 @@ class Pairing:
     resamples: int = 1000
     seed: int = 0
     confidence: float = 0.95
-    _drawn: dict[tuple[str, ...], dict[str, Floats]] = field(default_factory=dict, repr=False)
-    _gold: dict[str, Singles] = field(default_factory=dict, repr=False)
+    _drawn: dict[tuple[str, ...], _Drawn] = field(default_factory=dict, repr=False)
 
     def test(self, first: Sequence[Run], second: Sequence[Run]) -> PairedTest:
         """Whether the row with the runs ``first`` differs from the one with ``second``.
@@ -89,48 +97,61 @@ class Pairing:
             UnpairedError: the similarities of a run are missing, or are not those of the same sentence pairs.
         """
         mine, theirs = self._resampled(first), self._resampled(second)
+        _check_same_pairs(mine.gold, theirs.gold, f"{first[0].cell.name} and {second[0].cell.name}")
         comparisons = {}
         for name in (*self.tasks, AVERAGE):
             scores = _mean(first, name), _mean(second, name)
-            comparisons[name] = compare(name, scores, (mine[name], theirs[name]), self.confidence)
+            comparisons[name] = compare(name, scores, (mine.values[name], theirs.values[name]), self.confidence)
         other = {(run.cell.seed, run.cell.draw): run.result.scores[AVERAGE] for run in second}
         by_run = tuple(
             run.result.scores[AVERAGE] - other[key] for run in first if (key := (run.cell.seed, run.cell.draw)) in other
         )
         return PairedTest(second[0].cell.row, second[0].cell.column, comparisons, by_run)
 
-    def _resampled(self, runs: Sequence[Run]) -> dict[str, Floats]:
-        """Each task's score and their average, as means over the runs, on the resamples that all rows share."""
+    def _resampled(self, runs: Sequence[Run]) -> _Drawn:
+        """The scores of a row on every resample; the resamples are the same for all rows."""
         key = tuple(run.cell.name for run in runs)
         if key not in self._drawn:
-            cosines = [self._cosines(run) for run in runs]
+            cosines, golds = zip(*(_similarities(run, self.tasks) for run in runs), strict=True)
+            for run, gold in zip(runs, golds, strict=True):
+                _check_same_pairs(golds[0], gold, f"{runs[0].cell.name} and {run.cell.name}")
             drawn = {}
             for task in self.tasks:
-                statistic = MeanSpearman([of_run[task] for of_run in cosines], self._gold[task])
+                statistic = MeanSpearman([of_run[task] for of_run in cosines], golds[0][task])
                 drawn[task] = bootstrap(statistic, task, self.resamples, self.seed)
-            self._drawn[key] = {**drawn, AVERAGE: average(list(drawn.values()))}
+            self._drawn[key] = _Drawn(golds[0], {**drawn, AVERAGE: average(list(drawn.values()))})
         return self._drawn[key]
 
-    def _cosines(self, run: Run) -> dict[str, Singles]:
-        """The cosines of a run's pairs by task, after making sure that they are the pairs all runs were scored on."""
-        path, name = run.folder / SIMILARITIES, run.cell.name
-        found: dict[str, Singles] = {}
-        try:
-            with np.load(path) as arrays:
-                for task in self.tasks:
-                    gold, found[task] = arrays[f"{task}/gold"], arrays[f"{task}/cosine"]
-                    if not np.array_equal(gold, self._gold.setdefault(task, gold)):
-                        raise UnpairedError(f"{name} was scored on other pairs of {task} than the rest")
-                    again, score = Spearman(found[task], gold).value(), run.result.scores[task]
-                    if not abs(again - score) <= _ROUNDING:
-                        raise UnpairedError(f"{name} scored {score:.2f} on {task}, but its pairs give {again:.2f}")
-        except FileNotFoundError:
-            raise UnpairedError(f"{name} has no {SIMILARITIES}") from None
-        except KeyError as error:
-            raise UnpairedError(f"{name} was not scored on all tasks: there is no {error.args[0]}") from None
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise DiffaugError(f"{path} is damaged ({error}); remove the cell's folder and run it again") from error
-        return found
+
+def _similarities(run: Run, tasks: Sequence[str]) -> tuple[Pairs, Pairs]:
+    """Cosines and gold scores of the pairs a run was scored on, by task.
+
+    Raises:
+        UnpairedError: they are not there, or are not those behind the run's scores.
+    """
+    path, name = run.folder / SIMILARITIES, run.cell.name
+    cosines: Pairs = {}
+    golds: Pairs = {}
+    try:
+        with np.load(path) as arrays:
+            for task in tasks:
+                cosines[task], golds[task] = arrays[f"{task}/cosine"], arrays[f"{task}/gold"]
+                again, score = Spearman(cosines[task], golds[task]).value(), run.result.scores[task]
+                if not abs(again - score) <= _ROUNDING:
+                    raise UnpairedError(f"{name} scored {score:.2f} on {task}, but its pairs give {again:.2f}")
+    except FileNotFoundError:
+        raise UnpairedError(f"{name} has no {SIMILARITIES}") from None
+    except KeyError as error:
+        raise UnpairedError(f"{name} was not scored on all tasks: there is no {error.args[0]}") from None
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DiffaugError(f"{path} is damaged ({error}); remove the cell's folder and run it again") from error
+    return cosines, golds
+
+
+def _check_same_pairs(first: Pairs, second: Pairs, who: str) -> None:
+    for task, gold in first.items():
+        if not np.array_equal(gold, second[task]):
+            raise UnpairedError(f"{who} were scored on different pairs of {task}")
 
 
 def _mean(runs: Sequence[Run], score: str) -> float:
