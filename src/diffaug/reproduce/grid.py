@@ -22,6 +22,8 @@ DEV = "STS-B dev"
 """The score that chooses a row's setting, as `Result.scores` names it."""
 
 GRID, RESULT, SIMILARITIES, FAILURE = "grid.json", "result.json", "similarities.npz", "failure.txt"
+MADE = "data"
+"""The folder for data that a plan had to bring into another form, in the grid's."""
 _LOCK = ".lock"
 _FORMAT_VERSION = 1
 
@@ -34,7 +36,7 @@ class Grid:
 
     Attributes:
         folder: where it is.
-        request: what was asked for: `experiment`, `encoder`, `data`, `seeds`, `draws`, `changes`, `budget`.
+        request: what was asked for: `experiment`, `encoder`, `data`, `seeds`, `draws`, `changes`, `budget` ...
         about: what the plan says of itself: `title`, `columns_are`, `notes`.
         first: the cells of the first round: every setting, with the first seed and draw.
         more: the cells of the second: the other seeds and draws of the settings chosen so far.
@@ -89,7 +91,7 @@ class Grid:
             return found
         if folder.exists() and not folder.is_dir():
             raise DiffaugError(f"{folder} is a file; a grid needs a folder")
-        if folder.is_dir() and any(path.name != _LOCK for path in folder.iterdir()):
+        if folder.is_dir() and any(path.name not in (_LOCK, MADE) for path in folder.iterdir()):
             raise DiffaugError(f"{folder} holds something that is no grid; choose another folder")
         wanted._write()
         return wanted
@@ -147,11 +149,21 @@ class Grid:
 
         Of equal ones it is the first. A setting that failed is out of the running; where all did, none is chosen.
         """
-        places: dict[Place, list[Cell]] = {}
-        for cell in self.first:
-            places.setdefault((cell.row, cell.column), []).append(cell)
-        found = {place: self._best(cells) for place, cells in places.items()}
+        places = dict.fromkeys((cell.row, cell.column) for cell in self.first)
+        found = {place: self.best(place) for place in places}
         return {place: best.setting for place, best in found.items() if best is not None}
+
+    def best(self, place: Place) -> Cell | None:
+        """The cell of the first round that won its row and column, or None as yet: see `chosen`."""
+        scores: dict[Cell, float] = {}
+        for cell in self.first:
+            if (cell.row, cell.column) != place:
+                continue
+            if (result := self.result(cell)) is not None:
+                scores[cell] = result.scores[DEV]
+            elif self._failure(cell) is None:
+                return None
+        return max(scores, key=scores.__getitem__, default=None)
 
     def fail(self, cell: Cell, text: str) -> None:
         """Keep why a cell failed."""
@@ -192,20 +204,9 @@ class Grid:
         except FileNotFoundError:
             return None
 
-    def _best(self, cells: list[Cell]) -> Cell | None:
-        """The best cell of those of one row and column; None while some are unfinished, or if all have failed."""
-        scores: dict[int, float] = {}
-        for i, cell in enumerate(cells):
-            result = self.result(cell)
-            if result is not None:
-                scores[i] = result.scores[DEV]
-            elif self._failure(cell) is None:
-                return None
-        return cells[max(scores, key=scores.__getitem__)] if scores else None
-
     def _check_same(self, wanted: Grid) -> None:
         changed = [
-            f"{key} was {json.dumps(self.request.get(key))}, is {json.dumps(wanted.request.get(key))}"
+            f"{key} was {_short(self.request.get(key))}, is {_short(wanted.request.get(key))}"
             for key in dict.fromkeys([*self.request, *wanted.request])
             if self.request.get(key) != wanted.request.get(key)
         ]
@@ -253,6 +254,11 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """As they will be when they are read again: tuples as lists, keys as text."""
     plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def _check_names(cells: list[Cell]) -> None:

@@ -1,0 +1,105 @@
+"""Running a grid: cells to workers, what became of them to the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diffaug.errors import DiffaugError
+from diffaug.reproduce.cell import Cell
+from diffaug.reproduce.display import Display
+from diffaug.reproduce.grid import Grid
+from diffaug.reproduce.schedule import Schedule
+from diffaug.reproduce.score import StsTasks
+from diffaug.reproduce.workers import Crew, Orders
+from diffaug.training.signals import StopRequest, stop_on_signals
+
+if TYPE_CHECKING:
+    from diffaug.reproduce.plans import Plan
+
+# How long a request to stop may go unnoticed.
+_LOOK_UP = 0.2
+
+
+class GridInterrupted(DiffaugError):  # noqa: N818 - nothing went wrong
+    """The grid was asked to stop; the state of its cells is saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("the grid was interrupted and its state saved; go on with the same command")
+        self.signal = number
+
+
+def run_grid(
+    grid: Grid,
+    plan: Plan,
+    data: Path,
+    *,
+    jobs: int = 1,
+    rows: Collection[str] | None = None,
+    keep_models: bool = True,
+    quiet: bool = False,
+) -> list[tuple[Cell, str]]:
+    """Run what is left of a grid: unfinished cells, cells that failed, then other seeds of the best settings.
+
+    Args:
+        grid: as `Grid.begin` gave it.
+        plan: whose cells it has.
+        data: the folder with the tasks that models are scored on.
+        jobs: cells that run at the same time, each in a process of its own.
+        rows: only these; None for all.
+        keep_models: models stay when they are scored.
+        quiet: no output for people.
+
+    Returns:
+        the cells that failed this time, and why.
+
+    Raises:
+        GridInterrupted: by Ctrl-C or SIGTERM.
+        DiffaugError: another process works on the grid, or there is nothing to score models on.
+    """
+    if jobs < 1:
+        raise DiffaugError(f"there must be at least one job, not {jobs}")
+    fresh = plan.one_at_a_time
+    orders = Orders(grid.folder, data, 1 if fresh else jobs, keep_models, fresh)
+    with grid.locked(), stop_on_signals() as stop, Crew(orders, grid.folder / "workers.log") as crew:
+        schedule = Schedule(grid, plan.more, rows)
+        if not schedule.waiting:
+            return []
+        crew.start(schedule.waiting)
+        StsTasks.load(data)  # while the workers get ready: what would fail every cell fails here
+        with Display(schedule, quiet) as display:
+            if fresh and jobs > 1:
+                display.say(f"{plan.experiment} measures time and memory: one cell at a time, not {jobs}")
+            return _run(grid, schedule, crew, display, stop)
+
+
+def _run(grid: Grid, schedule: Schedule, crew: Crew, display: Display, stop: StopRequest) -> list[tuple[Cell, str]]:
+    failures: list[tuple[Cell, str]] = []
+    asked = False
+    while True:
+        if stop and not asked:
+            asked = True
+            display.say("stopping: cells that run are saved first")
+            crew.stop()
+        while not stop and len(crew.running) < crew.orders.jobs and (cell := schedule.next()) is not None:
+            crew.give(cell)
+        display.running(crew.running)
+        if not crew.running:
+            break
+        for outcome in crew.outcomes(_LOOK_UP):
+            cell, failure = outcome.cell, outcome.failure
+            if outcome.result is not None:
+                schedule.over(cell, finished=True)
+                display.finished(cell, outcome.result)
+                continue
+            if failure is None and not stop:
+                failure = "the process that ran it was asked to stop, by somebody else; its state is saved"
+            if failure is not None:
+                grid.fail(cell, failure)
+                failures.append((cell, failure))
+                schedule.over(cell, finished=False)
+                display.failed(cell, failure)
+    if stop.signal is not None:
+        raise GridInterrupted(stop.signal)
+    return failures
