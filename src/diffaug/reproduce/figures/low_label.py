@@ -1,0 +1,83 @@
+"""The score against the number of labels: a panel a setting, a line a method."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+from diffaug.reproduce.figures.lines import along, by_row, number_axis, plot_reference, plot_row
+from diffaug.reproduce.figures.measured import entries_of, gaps_note, recipe_of, runs_note, score_title, with_value
+from diffaug.reproduce.figures.style import (
+    add_heading,
+    add_notes,
+    beside_panel,
+    even_ticks,
+    keep_apart,
+    look_of,
+    stacked,
+)
+from diffaug.reproduce.findings import Entry
+from diffaug.reproduce.grid import DEV, Grid
+from diffaug.reproduce.paired import AVERAGE
+
+
+def figure(grid: Grid) -> Figure:
+    """The test average, with the deviation over draws and seeds.
+
+    Of the variants of a method in a panel, the one with the best dev score stands out; the others are thin lines.
+    """
+    entries = entries_of(grid)
+    found = with_value(entries, AVERAGE)
+    placed, references = along(entries, AVERAGE)
+    groups = list(dict.fromkeys(entry.group for entry in found))
+    drawn, panels = stacked([2.7] * len(groups))
+    beside: list[list[Annotation]] = []
+    thin = False
+    for axes, group in zip(panels, groups, strict=True):
+        # Every panel has all columns, so that the same place means the same number of labels.
+        places = number_axis(axes, [entry.column for entry in placed])
+        labels = [plot_reference(axes, entry, AVERAGE) for entry in references if entry.group == group]
+        rows = by_row([entry for entry in placed if entry.group == group])
+        leading = _leading(list(rows.values()))
+        labels += [label for row in rows.values() if (label := _line(axes, row, places, row in leading)) is not None]
+        thin |= len(leading) < len(rows)
+        beside.append(labels)
+        axes.set_title(group.capitalize())
+        axes.margins(x=0.05, y=0.12)
+        even_ticks(axes.yaxis)
+    panels[-1].set_xlabel(str(grid.plan_info.get("columns_are") or "labels").capitalize())
+    add_heading(drawn, score_title(AVERAGE, found))
+    variants = "Of a method's variants the one with the best dev score is bold, the others are thin" if thin else None
+    add_notes(drawn, runs_note(found), variants, gaps_note(entries, AVERAGE))
+    for labels in beside:
+        keep_apart(drawn, labels)
+    return drawn
+
+
+def _leading(rows: Sequence[list[Entry]]) -> list[list[Entry]]:
+    """Of each family the row that is best on the dev pairs, by its mean over the columns that all of them have."""
+    families: dict[object, list[list[Entry]]] = {}
+    for row in rows:
+        families.setdefault(look_of(recipe_of(row[0])), []).append(row)
+    return [_best(family) for family in families.values()]
+
+
+def _best(family: list[list[Entry]]) -> list[Entry]:
+    shared = set.intersection(*({entry.column for entry in row if DEV in entry.values} for row in family))
+
+    def dev(row: list[Entry]) -> float:
+        return statistics.fmean(entry.values[DEV].mean for entry in row if entry.column in shared)
+
+    # Rows with nothing in common cannot be compared: the one that is furthest along stands for the family.
+    return max(family, key=dev if shared else len)
+
+
+def _line(axes: Axes, row: list[Entry], places: Mapping[str, float], leads: bool) -> Annotation | None:
+    """A row, and its label if it leads."""
+    look = plot_row(axes, row, places, AVERAGE, thin=not leads)
+    last = max(row, key=lambda entry: places[entry.column])
+    return beside_panel(axes, last.values[AVERAGE].mean, last.row, look.text) if leads else None
