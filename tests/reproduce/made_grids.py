@@ -80,12 +80,14 @@ def finish(grid: Grid, done: Cell, cosine: Callable[[str], Array] | float, dev: 
     return keep(grid, done, scores | {"average": float(np.mean([scores[task] for task in PAIRS]))}, arrays)
 
 
-def keep(grid: Grid, done: Cell, scores: dict[str, float], arrays: Mapping[str, Array] | None = None) -> Result:
-    """Write a result with these scores; without arrays, no similarities."""
+def keep(
+    grid: Grid, done: Cell, scores: dict[str, float], arrays: Mapping[str, Array] | None = None, **more: Any
+) -> Result:
+    """Write a result with these scores, and ``more`` of a result; without arrays, no similarities."""
     folder = grid.folder_of(done)
     folder.mkdir(parents=True, exist_ok=True)
     if arrays is not None:
         np.savez(folder / SIMILARITIES, **arrays)  # type: ignore[arg-type]
-    result = Result(scores, 60.0 * done.seed, 2.0, {"2": 100}, machine=MACHINE)
+    result = Result(scores, 60.0 * done.seed, 2.0, machine=MACHINE, **more)
     write_result(folder, result)
     return result

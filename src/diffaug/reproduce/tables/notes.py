@@ -49,4 +49,4 @@ def _words(cell: Cell) -> str:
 
 
 def _run_words(cell: Cell) -> str:
-    return f"setting {cell.setting + 1}, draw {cell.draw}, seed {cell.seed}"
+    return f"setting {cell.setting}, draw {cell.draw}, seed {cell.seed}"
