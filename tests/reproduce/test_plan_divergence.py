@@ -40,7 +40,8 @@ def test_a_run_records_both_curves_and_dropout(tiny_bert: Path, data_files: dict
     assert made.record is not None
     made.record(tmp_path / "run")
     made.record(tmp_path / "run")
-    (found,) = [line for line in lines(tmp_path / "run") if DROPOUT_DELTA in line]
+    found, *rest = lines(tmp_path / "run")
+    assert rest == recorded
     assert (found["stage"], found["step"]) == (1, 0)
     assert found[DROPOUT_DELTA] > 0
 

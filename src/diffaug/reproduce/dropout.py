@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from diffaug.config import Recipe, ViewSettings, recipe_from_dict
+from diffaug.files import atomic_file
 
 DROPOUT_DELTA = "dropout_delta"
 """The name in a run's metrics.jsonl."""
@@ -28,9 +29,10 @@ def record_dropout_divergence(run: Path) -> None:
     if any(DROPOUT_DELTA in json.loads(line) for line in lines):
         return
     recipe = recipe_from_dict(yaml.safe_load((run / "recipe.yaml").read_text("utf-8")), str(run / "recipe.yaml"))
-    found = {"stage": 1, "step": 0, DROPOUT_DELTA: dropout_divergence(recipe)}
-    with metrics.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")
+    found = json.dumps({"stage": 1, "step": 0, DROPOUT_DELTA: dropout_divergence(recipe)})
+    with atomic_file(metrics) as temporary:
+        # In front, where step 0 belongs: a stage's last line says how many steps it took.
+        temporary.write_text("".join(f"{line}\n" for line in (found, *lines)), "utf-8")
 
 
 def dropout_divergence(recipe: Recipe) -> float:
