@@ -35,3 +35,11 @@ def test_the_settings_for_small_encoders_can_be_run(
         method, _, _ = recipe_run(recipe, *setting, *generator)
         second = method.recipe.stage2
         assert second is None or set(second.role_learning_rates) <= set(method.roles())
+
+
+def test_diffaug_can_be_run_without_stage_1(recipe_run: Callable[..., Any]) -> None:
+    """The first column of the experiment on its steps."""
+    method, inputs, _ = recipe_run("diffaug-semi", "stage1=null")
+    stage, rows = inputs(2)
+    assert set(stage.learning_rates) == {"backbone", "views", "projection"}
+    assert method.losses(stage, rows, method.represent)["loss"].isfinite()
