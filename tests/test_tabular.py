@@ -106,11 +106,17 @@ def test_what_is_fitted_is_never_too_wide_and_loses_nothing(width: int) -> None:
         assert parts == [wide]
 
 
-def test_a_part_keeps_its_bold_cells() -> None:
-    first, second = fitted(replace(TABLE, headings={}), 32, 2)
+def test_a_part_keeps_its_bold_cells_and_headings_and_drops_what_is_empty() -> None:
+    rows = [["a", "1", ""], ["b", "2", "3"]]
+    table = replace(TABLE, rows=rows, bold=frozenset({(0, 1), (1, 1), (1, 2)}), headings={0: "one", 1: "two"})
+    first, second = fitted(table, 15, 2)
     assert (first.columns, second.columns) == (["row", "STS12"], ["row", "average"])
-    assert first.bold == {(1, 1), (2, 1)}
-    assert second.bold == {(1, 1)}
+    assert first.rows == [["a", "1"], ["b", "2"]]
+    assert first.bold == {(0, 1), (1, 1)}
+    assert first.headings == table.headings
+    assert second.rows == [["b", "3"]]
+    assert second.bold == {(0, 1)}
+    assert second.headings == {0: "two"}
 
 
 def test_whole_rows() -> None:

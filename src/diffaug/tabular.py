@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -137,15 +138,18 @@ def fitted(section: Section, width: int, gap: int = 3) -> list[Section]:
         if parts[-1] and sum(widths[j] + gap for j in [*parts[-1], column]) > room:
             parts.append([])
         parts[-1].append(column)
-    return [_of_columns(section, [*range(texts), *columns]) for columns in parts]
+    return [section] if len(parts) == 1 else [_of_columns(section, [*range(texts), *cols]) for cols in parts]
 
 
 def _of_columns(section: Section, columns: list[int]) -> Section:
+    """Some of the columns, and the rows that have a number in them."""
+    kept = [i for i, row in enumerate(section.rows) if any(row[j] for j in columns[section.texts :])]
     return replace(
         section,
         columns=[section.columns[j] for j in columns],
-        rows=[[row[j] for j in columns] for row in section.rows],
-        bold=frozenset((i, columns.index(j)) for i, j in section.bold if j in columns),
+        rows=[[section.rows[i][j] for j in columns] for i in kept],
+        bold=frozenset((kept.index(i), columns.index(j)) for i, j in section.bold if i in kept and j in columns),
+        headings={bisect_left(kept, i): heading for i, heading in section.headings.items()},
     )
 
 
