@@ -133,7 +133,9 @@ def low(tmp_path: Path) -> Grid:
 
 
 def test_low_label_has_a_panel_a_setting_and_a_line_a_row(low: Grid) -> None:
-    panels = drawn(low_label.figure, low).axes
+    figure = drawn(low_label.figure, low)
+    panels = figure.axes
+    assert figure.get_suptitle() == "Mean of 2 STS tasks, Spearman × 100"
     assert [axes.get_title(loc="left") for axes in panels] == ["Semi-supervised", "Supervised"]
     for axes, group in zip(panels, ("semi-supervised", "supervised"), strict=True):
         assert axes.get_xscale() == "log"
@@ -153,7 +155,10 @@ def test_low_label_brings_the_best_variant_of_a_method_to_the_front(low: Grid) -
     axes = figure.axes[0]
     widths = {c.get_label(): c.lines[0].get_linewidth() for c in axes.containers}
     assert widths["SimCSE, sup-unsup"] < widths["SimCSE, joint"] == widths["DiffAug, semi"]
-    assert set(texts(axes)) == {"SimCSE, joint", "DiffAug, semi"}
+    named = {text.get_text().replace("\n", " "): text.xy[1] for text in axes.texts}
+    assert named == {
+        row: pytest.approx(by_hand(low, row, "53,142", "average")[0]) for row in ("SimCSE, joint", "DiffAug, semi")
+    }
     assert "the others are thin" in note(figure)
 
 
@@ -243,7 +248,7 @@ def test_stage1_steps_shows_dev_and_loss_and_marks_auto(tmp_path: Path) -> None:
     for cell, left in grid.results():
         if "1" in left.steps:
             record = stage1_record(left.steps["1"], every=10, noise=Random(cell.name))
-            write_metrics(grid.folder_of(cell), [*record, {"stage": 2, "step": 10, "loss": 99.0}])
+            write_metrics(grid.folder_of(cell), [*record, {"stage": 2, "step": left.steps["1"], "loss": 99.0}])
             last = [e["loss"] for e in record if "loss" in e and e["step"] > 0.9 * left.steps["1"]]
             losses.setdefault(cell.column, []).append(statistics.fmean(last))
     figure = drawn(stage1_steps.figure, grid)
