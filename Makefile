@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-min lint format docs benchmark clean
+.PHONY: help setup quickstart test test-browser test-min lint format docs benchmark clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -30,6 +30,12 @@ quickstart: $(READY)  ## train on the embedded data, show before and after
 PYTEST := pytest --numprocesses 2 --dist loadfile
 test: $(READY)   ## run the tests
 	$(BIN)/$(PYTEST)
+
+# `make test` leaves these out where there is no browser; here that is an error. Chromium is a package of most systems
+# (apt-get install chromium), or comes with `playwright install chromium`.
+test-browser: $(READY)  ## run the tests of the report's page in headless Chromium
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	DIFFAUG_BROWSER=chromium $(BIN)/pytest tests/report/test_report_browser.py
 
 # Every package at the lower bound that pyproject.toml states, but torch: of its older versions the package index has builds
 # with gigabytes of CUDA only, so it is the one of constraints.txt unless TORCH names another. The environment is large, and

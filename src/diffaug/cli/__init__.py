@@ -9,7 +9,7 @@ import warnings
 import typer
 
 from diffaug import __version__
-from diffaug.cli import convert, data, embed, evaluate, export, push, train
+from diffaug.cli import convert, data, embed, evaluate, export, push, report, reproduce, train
 from diffaug.errors import DiffaugError
 
 app = typer.Typer(
@@ -26,6 +26,8 @@ evaluate.register(app)
 push.register(app)
 convert.register(app)
 export.register(app)
+reproduce.register(app)
+report.register(app)
 
 
 def _version(show: bool) -> None:

@@ -1,0 +1,99 @@
+// Starts every part, and the ways between them.
+
+const part = (name) => document.querySelector(`#${name} .live`);
+
+function startTheme() {
+  const button = document.getElementById("theme"), names = ["automatic", "light", "dark"];
+  let theme = "automatic";
+  try {
+    theme = localStorage.getItem("diffaug-theme") || theme;
+  } catch { /* a page from a file may have no storage: the choice is then forgotten */ }
+  function apply() {
+    if (!names.includes(theme)) theme = "automatic";
+    document.documentElement.dataset.theme = theme;
+    for (const attribute of ["aria-label", "title"]) button.setAttribute(attribute, `Colours: ${theme}`);
+  }
+  button.addEventListener("click", () => {
+    // The first press changes something to be seen: away from what the system has.
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const order = dark ? ["automatic", "light", "dark"] : ["automatic", "dark", "light"];
+    theme = order[(order.indexOf(theme) + 1) % 3];
+    apply();
+    try {
+      localStorage.setItem("diffaug-theme", theme);
+    } catch { /* as above */ }
+  });
+  apply();
+}
+
+// A press on a column's title sorts by it, numbers from the largest down.
+function startSorting(table) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+    const numbers = head.classList.contains("number");
+    const was = head.getAttribute("aria-sort");
+    const down = was ? was === "ascending" : numbers;
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const value = (row) => {
+      const cell = row.cells[column];
+      return numbers ? (cell.dataset.v === undefined ? null : Number(cell.dataset.v)) : cell.dataset.v || cell.textContent;
+    };
+    const compare = (a, b) => (numbers ? a - b : a.localeCompare(b, "en", { numeric: true }));
+    body.append(...[...body.rows].sort((a, b) => {
+      const x = value(a), y = value(b);
+      if (x === null || y === null) return (x === null) - (y === null);
+      return down ? compare(y, x) : compare(x, y);
+    }));
+  }));
+}
+
+// A recipe is written when it is first looked at.
+function startRecipe(details) {
+  const run = data.runs[details.dataset.run];
+  details.addEventListener("toggle", () => {
+    if (!details.open || details.querySelector("pre")) return;
+    const names = Object.keys({ ...data.shared, ...run.settings });
+    const top = (name) => (name.includes(".") ? 1 : 0);
+    names.sort((a, b) => top(a) - top(b) || groups.indexOf(a.split(".")[0]) - groups.indexOf(b.split(".")[0]));
+    const lines = names.map((name) => {
+      const own = name in run.settings;
+      const text = [el("b", {}, name), `: ${own ? run.settings[name] : data.shared[name]}\n`];
+      return own && data.runs.length > 1 ? el("mark", {}, ...text) : el("span", {}, ...text);
+    });
+    details.append(el("pre", { tabindex: "0" }, ...lines));
+  });
+}
+
+const groups = ["model", "views", "data", "stage1", "stage2", "flow", "replaced", "loop", "released"];
+
+// A table that goes on beyond its box fades out there.
+function startFading(box) {
+  const check = () => box.classList.toggle("cut", box.scrollWidth - box.clientWidth - box.scrollLeft > 4);
+  box.addEventListener("scroll", check, { passive: true });
+  new ResizeObserver(check).observe(box);
+}
+
+startTheme();
+const map = startMap(part("map"));
+const jump = (id) => document.getElementById(id).scrollIntoView({ behavior: still.matches ? "auto" : "smooth" });
+const pairs = startPairs(part("pairs"), {
+  place: (first, second, run) => (map ? map.place(first, second, run) : null),
+  go: (run, pair) => { map.choosePair(run, pair); jump("map"); },
+});
+const parts = { curves: startCurves(part("curves")), pairs, map };
+
+document.querySelectorAll(".scroll").forEach(startFading);
+document.querySelectorAll("table.sortable").forEach(startSorting);
+document.querySelectorAll("details.recipe[data-run]").forEach(startRecipe);
+document.querySelectorAll("i.key").forEach((mark) => mark.replaceWith(key(data.runs[mark.dataset.key])));
+document.querySelectorAll("a[data-to]").forEach((link) => {
+  const target = parts[link.dataset.to], run = Number(link.dataset.run);
+  if (!target || !target.has(run)) link.remove();
+  else link.addEventListener("click", () => target.show(run));
+});
+document.querySelectorAll("a[data-run]:not([data-to])").forEach((link) =>
+  link.addEventListener("click", () => {
+    for (let node = document.getElementById(`run-${link.dataset.run}`); node; node = node.parentElement.closest("details")) node.open = true;
+  }));
+addEventListener("beforeprint", () => document.querySelectorAll("details.all-runs").forEach((d) => { d.open = true; }));

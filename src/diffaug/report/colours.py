@@ -1,0 +1,54 @@
+"""Which colour and dash a run has, on the page as in the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diffaug.report.runs import Run
+
+# The families of methods, in the order of the palette in page.css, whose colours are those of the figures.
+FAMILIES = ("diffaug", "promptbert", "simcse", "diffcse", "consert", "sbert", "flow", "untrained")
+# One more is left for what belongs to none of them.
+COLOURS = len(FAMILIES) + 1
+DASHES = 4
+# Which ones a second family of a method takes first: those least like the colours of the methods compared most.
+_SPARE = (4, 5, 8, 6, 7, 3, 1, 2, 0)
+
+
+def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """For each run the number of its colour and of its dash.
+
+    Runs of one family (a row of a grid) share the colour, and the columns of a grid differ in their dashes. The first
+    family of a method has the method's colour; another one takes a colour that is free, and where none is, the method's
+    again, with another dash.
+    """
+    colours: dict[str, tuple[int, int]] = {}
+    columns: dict[str, dict[str, int]] = {}
+    wanted = {run.family: _of_method(run) for run in reversed(runs)}
+    reserved = set(wanted.values())
+    looks = []
+    for run in runs:
+        if run.family not in colours:
+            used = [colour for colour, _ in colours.values()]
+            own = wanted[run.family]
+            free = [c for c in _SPARE if c not in used and (c == own or c not in reserved)]
+            colour = own if own not in used else free[0] if free else min(range(COLOURS), key=used.count)
+            colours[run.family] = colour, used.count(colour)
+        colour, dash = colours[run.family]
+        known = columns.setdefault(run.family, {})
+        column = run.cell.column if run.cell else ""
+        dash += known.setdefault(column, len(known))
+        looks.append((colour, dash % DASHES))
+    return looks
+
+
+def _of_method(run: Run) -> int:
+    """The place of a run's method in the palette."""
+    name = run.cell.recipe if run.cell else str(run.recipe.get("name", ""))
+    for text in (name, str(run.recipe.get("method", ""))):
+        if "flow" in text:
+            return FAMILIES.index("flow")
+        for place, family in enumerate(FAMILIES):
+            if text.startswith(family):
+                return place
+    return COLOURS - 1

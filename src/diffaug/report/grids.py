@@ -1,0 +1,97 @@
+"""The runs of a reproduced experiment's grid, with the names its table gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffaug.report.runs import Run, failure_words, read_run
+from diffaug.reproduce.cell import Cell
+from diffaug.reproduce.grid import Grid
+
+# Curves shown at first.
+_MOST = 12
+
+
+@dataclass
+class GridRuns:
+    """A grid and its runs, those that have not begun included."""
+
+    grid: Grid
+    runs: list[Run]
+
+    @property
+    def title(self) -> str:
+        """What the experiment is about."""
+        info = self.grid.plan_info
+        return str(info.get("title") or info.get("experiment") or self.grid.folder.name)
+
+
+def read_grid(folder: Path) -> GridRuns:
+    """The grid in a folder.
+
+    Raises:
+        DiffaugError: it is damaged.
+    """
+    grid = Grid.open(folder)
+    chosen = grid.chosen()
+    tasks = _task_folder(grid)
+    failures = {cell.name: text for cell, text in grid.failures()}
+    name_of = _names(grid.cells)
+    runs = []
+    for cell in grid.cells:
+        run = read_run(grid.folder_of(cell), name_of[cell.name])
+        run.cell, run.result, run.family, run.tasks = cell, grid.result(cell), cell.row, tasks
+        if run.result is not None:
+            run.state, run.detail = "finished", ""
+            run.scores, run.seconds = dict(run.result.scores), run.result.seconds
+            run.best_at, run.stage1_end = run.result.best_at, run.result.stage1_end
+        elif cell.name in failures:
+            run.state, run.detail = "failed", failure_words(failures[cell.name])
+        elif run.state == "finished":
+            run.state, run.detail = "unfinished", "trained, not scored yet"
+        elif not run.recipe:
+            run.state, run.detail = "waiting", "not begun"
+        run.shown = False
+        runs.append(run)
+    measured = [run for run in runs if run.result and run.cell and chosen.get(_place(run.cell)) == run.cell.setting]
+    for run in _few(measured):
+        run.shown = True
+    return GridRuns(grid, runs)
+
+
+def _place(cell: Cell) -> tuple[str, str]:
+    return cell.row, cell.column
+
+
+def _few(runs: list[Run]) -> list[Run]:
+    """A run a row and column; where those are too many to be told apart, only the last column of each row."""
+    places = {_place(run.cell): run for run in reversed(runs) if run.cell}
+    if len(places) <= _MOST:
+        return list(places.values())
+    rows = {row: run for (row, _), run in reversed(places.items())}
+    return list(rows.values())
+
+
+def _task_folder(grid: Grid) -> Path | None:
+    """The folder that the tasks were read from, if it is still there."""
+    data = grid.plan_info.get("data")
+    folder = data.get("folder") if isinstance(data, dict) else data
+    return Path(folder) if isinstance(folder, str) and Path(folder).is_dir() else None
+
+
+def _names(cells: list[Cell]) -> dict[str, str]:
+    """A short name for each cell: its row, and whatever else tells the cells of this grid apart."""
+    several = {part: len({getattr(cell, part) for cell in cells}) > 1 for part in ("column", "setting", "draw", "seed")}
+
+    def parts(cell: Cell) -> Iterable[str]:
+        yield cell.row
+        if several["column"] and cell.column:
+            yield cell.column
+        for part in ("setting", "draw", "seed"):
+            if several[part]:
+                value = getattr(cell, part)
+                yield f"{part} {value if part == 'seed' else value + 1}"
+
+    return {cell.name: " · ".join(parts(cell)) for cell in cells}
