@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 from diffaug.reproduce.grid import Grid
 
-Format = Literal["terminal", "markdown", "latex", "json"]
-_ENDINGS: dict[Format, str] = {"terminal": ".txt", "markdown": ".md", "latex": ".tex", "json": ".json"}
+if TYPE_CHECKING:
+    from diffaug.reproduce.tables import Form
+
+_ENDINGS: dict[Form, str] = {"terminal": ".txt", "markdown": ".md", "latex": ".tex", "json": ".json"}
+# Of the file for a terminal, which nobody has asked how wide theirs is.
+_WIDTH = 120
 
 
 def write_tables(grid: Grid) -> str:
@@ -26,7 +30,7 @@ def write_tables(grid: Grid) -> str:
     summary = summarise(grid)
     for form, ending in _ENDINGS.items():
         with atomic_file(grid.folder / "tables" / f"{grid.request['experiment']}{ending}") as temporary:
-            temporary.write_text(render(summary, form).rstrip("\n") + "\n", "utf-8")
+            temporary.write_text(render(summary, form, width=_WIDTH, styled=False), "utf-8")
     return render(summary, "terminal")
 
 

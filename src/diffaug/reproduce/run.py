@@ -61,7 +61,7 @@ def run_grid(
     if jobs < 1:
         raise DiffaugError(f"there must be at least one job, not {jobs}")
     fresh = plan.one_at_a_time
-    orders = Orders(grid.folder, data, 1 if fresh else jobs, keep_models, fresh)
+    orders = Orders(grid.folder, data, 1 if fresh else jobs, keep_models, fresh, plan.record)
     with grid.locked(), stop_on_signals() as stop, Crew(orders, grid.folder / "workers.log") as crew:
         schedule = Schedule(grid, plan.more, rows)
         if not schedule.waiting:

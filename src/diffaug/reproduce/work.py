@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,15 @@ _SPENT = "spent.json"
 _GIB = 2**30
 
 
-def carry_out(cell: Cell, folder: Path, tasks: StsTasks, kept: Kept | None = None, keep_model: bool = True) -> Result:
+def carry_out(
+    cell: Cell,
+    folder: Path,
+    tasks: StsTasks,
+    kept: Kept | None = None,
+    *,
+    record: Callable[[Path], None] | None = None,
+    keep_model: bool = True,
+) -> Result:
     """Train a cell's model, or go on where an earlier attempt stopped, and score it.
 
     Args:
@@ -39,6 +47,7 @@ def carry_out(cell: Cell, folder: Path, tasks: StsTasks, kept: Kept | None = Non
         folder: of its run.
         tasks: what to score it on.
         kept: what earlier cells of this process have loaded.
+        record: what else to measure, given the folder; once it has been called the cell may still have to be scored.
         keep_model: leave the model there when it is scored.
 
     Returns:
@@ -55,6 +64,8 @@ def carry_out(cell: Cell, folder: Path, tasks: StsTasks, kept: Kept | None = Non
     summary = _read(folder / "summary.json")
     if "dev" not in summary["scores"]:
         raise DiffaugError(f"{cell.name} has no dev pairs, which choose its row's setting; set data.dev")
+    if record is not None:
+        record(folder)
     scores, similarities = tasks.score(Embedder.from_pretrained(folder / "best"))
     with atomic_file(folder / SIMILARITIES) as temporary:
         np.savez_compressed(temporary, **similarities)  # type: ignore[arg-type]
@@ -110,7 +121,7 @@ def _steps(metrics: Path) -> dict[str, int]:
         for line in lines:
             entry = json.loads(line)
             if entry["stage"]:  # a model that is not trained is scored at stage 0
-                steps[str(entry["stage"])] = entry["step"]
+                steps[str(entry["stage"])] = max(entry["step"], steps.get(str(entry["stage"]), 0))
     return steps
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,6 +44,7 @@ class Orders:
         jobs: how many workers share the machine.
         keep_models: models stay when they are scored.
         fresh: a worker leaves after one cell, so that none finds anything loaded or warm.
+        record: what else to measure of a run, given its folder; a function that can be imported by its name.
     """
 
     grid: Path
@@ -50,6 +52,7 @@ class Orders:
     jobs: int
     keep_models: bool = True
     fresh: bool = False
+    record: Callable[[Path], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,9 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Whoever still has a cell is not asked to save it: somebody is in a hurry.
         for worker in self._workers:
-            if worker.cell is None:
-                worker.process.terminate()
-            else:  # somebody is in a hurry: asked to end, it would save first
-                worker.process.kill()
+            worker.process.kill()
         for worker in self._workers:
             worker.process.join()
             worker.connection.close()
@@ -161,6 +162,7 @@ def _work(connection: Connection, orders: Orders, log: Path) -> None:
     # asked twice ends without saving its state, so workers leave the group.
     if hasattr(os, "setsid"):
         os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _redirect_output(log)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     with Grid.join_lock(orders.grid), suppress(EOFError, OSError):  # the main process has gone
@@ -198,7 +200,10 @@ class _Bench:
         orders, fit = self._orders, not self._orders.fresh
         folder = orders.grid / "cells" / cell.name
         try:
-            return Outcome(cell, carry_out(cell, folder, self._tasks, self._kept, orders.keep_models)), fit
+            result = carry_out(
+                cell, folder, self._tasks, self._kept, record=orders.record, keep_model=orders.keep_models
+            )
+            return Outcome(cell, result), fit
         except TrainingInterrupted:
             return Outcome(cell), False
         except DiffaugError as error:
@@ -241,4 +246,4 @@ def _redirect_output(log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-    faulthandler.enable()
+    faulthandler.enable(2)

@@ -1,0 +1,90 @@
+"""`diffaug reproduce`, as typed."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from diffaug.cli import app
+from diffaug.cli.reproduce import EXPERIMENTS
+from diffaug.errors import DiffaugError
+from diffaug.reproduce import plans, workers
+from diffaug.reproduce.grid import Grid
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def arguments(tiny_bert: Path, data_files: dict[str, str], tmp_path: Path) -> list[str]:
+    """DiffAug with two prefix lengths, as few steps as there can be, one job; the tasks are STS-B's."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for source, name in (("nli", "triplets.csv"), ("unlabelled", "sentences.txt")):
+        (data / name).write_text(Path(data_files[source]).read_text("utf-8"), "utf-8")
+    pairs = Path(data_files["dev"]).read_text("utf-8").splitlines()
+    for split, rows in (("dev", 1500), ("test", 1379)):
+        (data / f"STSB.{split}.tsv").write_text("\n".join((pairs * 40)[:rows]) + "\n", "utf-8")
+    changes = ["stage1.steps=1", "stage2.steps=1", "stage1.batch_size=8", "stage2.batch_size=8", "data.max_length=16"]
+    return [
+        *("prefix-length", "--encoder", str(tiny_bert), "--data", str(data), "--out", str(tmp_path / "grid")),
+        *("--seeds", "2", "--column", "2", "--column", "3"),
+        *(argument for change in changes for argument in ("--set", change)),
+    ]
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = runner.invoke(app, ["reproduce", *arguments], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_a_grid_from_beginning_to_end(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = run(*arguments)
+    grid = Grid.open(tmp_path / "grid")
+    assert [(cell.column, cell.seed) for cell, _ in grid.results()] == [("2", 42), ("3", 42), ("2", 43), ("3", 43)]
+    assert grid.plan_info["title"] in output
+    for ending in ("txt", "md", "tex", "json"):
+        assert (grid.folder / "tables" / f"prefix-length.{ending}").stat().st_size
+    assert "\x1b" not in (grid.folder / "tables" / "prefix-length.txt").read_text("utf-8")
+    assert run(*arguments, "--dry-run").count("finished") == 5  # and how many there are
+
+    with pytest.raises(DiffaugError, match="another grid: draws was 5, is 3"):
+        run(*arguments, "--draws", "3")
+
+    # A cell that fails is named at the end, and the table is there all the same.
+    cell = grid.cells[-1]
+    for name in ("result.json", "summary.json"):
+        (grid.folder_of(cell) / name).unlink()
+    (grid.folder_of(cell) / "recipe.yaml").write_text("seed: 1\n", "utf-8")
+    monkeypatch.setattr(workers, "_PROCESSES", multiprocessing.get_context("fork"))
+    output = run(*arguments, "--quiet", code=1)
+    assert grid.plan_info["title"] in output
+    assert f"{cell.name}: the run in {grid.folder_of(cell)} has another recipe" in output
+
+
+def test_a_dry_run_lists_and_does_nothing(arguments: list[str], tmp_path: Path) -> None:
+    output = run(*arguments, "--dry-run")
+    assert "DiffAug, semi  2  setting 1  draw 0  seed 42  (diffaug-semi)  to do" in output
+    assert "2 runs try the settings; 2 with other seeds" in output
+    assert not (tmp_path / "grid").exists()
+
+
+def test_mistakes_cost_no_time(arguments: list[str], tmp_path: Path) -> None:
+    for wrong, words in (
+        (["--set", "stage2.learning_rte=1"], "did you mean 'learning_rate'"),
+        (["--only", "SimCSE"], "no row matches 'SimCSE'"),
+        (["--budget", "huge"], "no budget 'huge'"),
+        (["--triplets", "nowhere.csv"], "no file nowhere.csv"),
+    ):
+        with pytest.raises(DiffaugError, match=words):
+            run(*arguments, *wrong)
+    with pytest.raises(DiffaugError, match="did you mean 'prefix-length'"):
+        run("prefix-lenght", *arguments[1:])
+    assert not (tmp_path / "grid").exists()
+
+
+def test_the_help_names_every_experiment() -> None:
+    assert tuple(plans.EXPERIMENTS) == EXPERIMENTS

@@ -1,0 +1,110 @@
+"""Grids in worker processes: cells that fail, processes that die, a grid that is stopped and goes on."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from pathlib import Path
+
+import pytest
+from grid_work import ABOUT, break_down, kill_once, plan_of, quick_cell, stop_the_grid, task_folder
+
+from diffaug.errors import DiffaugError
+from diffaug.reproduce import workers
+from diffaug.reproduce.cell import Cell
+from diffaug.reproduce.grid import Grid
+from diffaug.reproduce.plans import Plan
+from diffaug.reproduce.run import GridInterrupted, run_grid
+
+
+@pytest.fixture(autouse=True)
+def _quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that inherit the imported libraries; `tests/cli/test_reproduce.py` starts one as they really start."""
+    import diffaug.reproduce.work  # noqa: F401 - so that there is something to inherit
+
+    monkeypatch.setattr(workers, "_PROCESSES", multiprocessing.get_context("fork"))
+
+
+@pytest.fixture
+def data(tmp_path: Path, data_files: dict[str, str]) -> Path:
+    return task_folder(tmp_path / "data", data_files)
+
+
+def begin(folder: Path, plan: Plan) -> Grid:
+    return Grid.begin(folder, {"experiment": plan.experiment}, ABOUT, plan.cells)
+
+
+def names(cells: list[Cell]) -> list[str]:
+    return sorted(cell.name for cell in cells)
+
+
+def test_a_cell_that_fails_or_kills_its_process_does_not_stop_the_others(
+    tiny_bert: Path, data: Path, tmp_path: Path
+) -> None:
+    cells = [
+        quick_cell("Killed", tiny_bert, data),
+        quick_cell("Missing", tiny_bert, data, "data.nli=nowhere.csv"),
+        quick_cell("Fine", tiny_bert, data, "stage2.learning_rate=0.001"),
+        quick_cell("Fine", tiny_bert, data, setting=1),
+    ]
+    plan = plan_of(cells, record=kill_once)
+    grid = begin(tmp_path / "grid", plan)
+    failures = dict(run_grid(grid, plan, data, jobs=2, quiet=True))
+    assert names(list(failures)) == names(cells[:2])
+    assert failures[cells[0]].startswith("the process that ran it was killed by SIGKILL")
+    assert failures[cells[1]].startswith("there is no file nowhere.csv\n\nTraceback")
+    assert grid.failures() == [(cell, failures[cell].rstrip() + "\n") for cell in cells[:2]]
+    # Both settings of the third row were tried, and the better one went on with the other seed.
+    (chosen,) = grid.chosen().values()
+    scores = {cell: result.scores["STS-B dev"] for cell, result in grid.results()}
+    assert scores[cells[2]] != scores[cells[3]]
+    assert max(cells[2:], key=scores.__getitem__).setting == chosen
+    assert [(cell.setting, cell.seed) for cell in grid.more] == [(chosen, 43)]
+    assert len(scores) == 3
+
+    when = {cell: (grid.folder_of(cell) / "result.json").stat().st_mtime_ns for cell in scores}
+    again = begin(tmp_path / "grid", plan)
+    assert [cell for cell, _ in run_grid(again, plan, data, quiet=True)] == [cells[1]]
+    assert len(again.results()) == 5
+    assert all((again.folder_of(cell) / "result.json").stat().st_mtime_ns == then for cell, then in when.items())
+
+
+def test_a_stopped_grid_goes_on(tiny_bert: Path, data: Path, tmp_path: Path) -> None:
+    plan = plan_of([quick_cell("First", tiny_bert, data), quick_cell("Second", tiny_bert, data)], record=stop_the_grid)
+    grid = begin(tmp_path / "grid", plan)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(GridInterrupted) as stopped:
+        run_grid(grid, plan, data, quiet=True)
+    assert stopped.value.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert grid.results() == grid.failures() == []
+    trained = grid.folder_of(plan.cells[0]) / "summary.json"
+    when = trained.stat().st_mtime_ns
+    # Nothing is trained again, and what runs into an error costs its own process only.
+    broken = plan_of([*plan.cells], record=break_down)
+    assert run_grid(grid, broken, data, quiet=True, rows={"First"}) == []
+    assert trained.stat().st_mtime_ns == when
+    assert [cell.row for cell, _ in grid.results()] == ["First", "First"]
+
+
+def test_cells_that_are_measured_have_a_process_of_their_own(tiny_bert: Path, data: Path, tmp_path: Path) -> None:
+    cells = [quick_cell("Broken", tiny_bert, data), quick_cell("Fine", tiny_bert, data)]
+    plan = plan_of(cells, seeds=(42,), record=break_down, one_at_a_time=True)
+    grid = begin(tmp_path / "grid", plan)
+    ((cell, failure),) = run_grid(grid, plan, data, jobs=3, quiet=True)
+    assert cell == cells[0]
+    assert failure.startswith("ZeroDivisionError: one by nothing\n\nTraceback")
+    assert [cell for cell, _ in grid.results()] == [cells[1]]
+
+
+def test_what_would_fail_every_cell_fails_at_once(tiny_bert: Path, data: Path, tmp_path: Path) -> None:
+    plan = plan_of([quick_cell("First", tiny_bert, data)])
+    grid = begin(tmp_path / "grid", plan)
+    (data / "STSB.test.tsv").write_text("1\ta\tb\n", "utf-8")
+    with pytest.raises(DiffaugError, match=r"STSB\.test\.tsv holds 1 rows"):
+        run_grid(grid, plan, data, quiet=True)
+    with pytest.raises(DiffaugError, match="at least one job"):
+        run_grid(grid, plan, data, jobs=0)
+    assert not (grid.folder / "cells").exists()
+    assert json.loads((grid.folder / "grid.json").read_text("utf-8"))["more"] == []
