@@ -159,6 +159,16 @@ def test_the_same_runs_give_the_same_page(trained: Path, page: Parsed, tmp_path:
     assert build(trained, tmp_path / "again.html", device="cpu").read_text("utf-8") == page.source
 
 
+def test_where_all_are_finished_states_take_no_room(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b")
+    page = Parsed(build(tmp_path / "runs", tmp_path / "r.html"))
+    assert page.rows[0][:2] == ["Run", "dev"]
+    assert "2, all finished" in page.text
+    write_run(tmp_path / "runs" / "c", finished=False)
+    assert Parsed(build(tmp_path / "runs", tmp_path / "r.html")).rows[0][:2] == ["Run", "State"]
+
+
 def test_without_a_map_no_model_is_mapped(trained: Path, tmp_path: Path) -> None:
     assert Parsed(build(trained, tmp_path / "r.html", projection=None, device="cpu")).data["map"] is None
     few = Parsed(build(trained, tmp_path / "r.html", maps=1, device="cpu")).data

@@ -13,6 +13,7 @@ from diffaug.report import build
 from diffaug.report.colours import COLOURS, FAMILIES, assign
 from diffaug.report.grids import read_grid
 from diffaug.report.runs import Run, failure_words, find_folders, read_run
+from diffaug.reproduce.cell import Cell
 
 
 def test_runs_are_found_at_any_depth_in_the_order_people_count(tmp_path: Path) -> None:
@@ -78,12 +79,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, message: 
 def test_a_grid_has_a_run_for_every_cell(tmp_path: Path) -> None:
     found = read_grid(write_grid(tmp_path / "grid").folder)
     assert [(run.name, run.state, run.shown) for run in found.runs] == [
-        ("SimCSE, sup · setting 1 · seed 42", "finished", True),
-        ("SimCSE, sup · setting 2 · seed 42", "finished", False),
-        ("DiffAug, sup · setting 1 · seed 42", "finished", True),
-        ("PromptBERT, sup · setting 1 · seed 42", "unfinished", False),
-        ("SBERT · setting 1 · seed 42", "waiting", False),
-        ("DiffAug, sup · setting 1 · seed 43", "failed", False),
+        ("SimCSE, sup · setting 0 · seed 42", "finished", True),
+        ("SimCSE, sup · setting 1 · seed 42", "finished", False),
+        ("DiffAug, sup · setting 0 · seed 42", "finished", True),
+        ("PromptBERT, sup · setting 0 · seed 42", "unfinished", False),
+        ("SBERT · setting 0 · seed 42", "waiting", False),
+        ("DiffAug, sup · setting 0 · seed 43", "failed", False),
     ]
     assert found.runs[-1].detail.startswith("the loss is not a finite number")
     assert found.runs[0].scores["STS-B"] == found.runs[0].result.scores["STS-B"]  # type: ignore[union-attr]
@@ -97,6 +98,9 @@ def test_colours_are_those_of_the_methods_and_no_two_families_share_one(tmp_path
     assert looks[2] == (FAMILIES.index("diffaug"), 0)
     assert looks[4] == (COLOURS - 1, 0)
     assert len({colour for colour, _ in looks}) == 5
+    cells = [Cell("DiffAug", column, "diffaug-sup", ()) for column in ("1 %", "10 %", "100 %", "1 %")]
+    row = assign([Run(tmp_path, cell.column, "finished", cell=cell, family=cell.row) for cell in cells])
+    assert row == [(0, 2), (0, 1), (0, 0), (0, 2)]
     many = assign([Run(tmp_path, str(i), "finished", recipe={"name": "diffaug"}, family=str(i)) for i in range(30)])
     assert len(set(many)) == 30
 

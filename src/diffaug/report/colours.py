@@ -18,12 +18,16 @@ _SPARE = (4, 5, 8, 6, 7, 3, 1, 2, 0)
 def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
     """For each run the number of its colour and of its dash.
 
-    Runs of one family (a row of a grid) share the colour, and the columns of a grid differ in their dashes. The first
-    family of a method has the method's colour; another one takes a colour that is free, and where none is, the method's
-    again, with another dash.
+    Runs of one family (a row of a grid) share the colour, and the columns of a grid differ in their dashes; the last
+    column, which stands for all labels or the most of something else, is solid. The first family of a method has the
+    method's colour; another one takes a colour that is free, and where none is, the method's, with another dash.
     """
     colours: dict[str, tuple[int, int]] = {}
-    columns: dict[str, dict[str, int]] = {}
+    columns: dict[str, list[str]] = {}
+    for run in runs:
+        known = columns.setdefault(run.family, [])
+        if _column(run) not in known:
+            known.insert(0, _column(run))
     wanted = {run.family: _of_method(run) for run in reversed(runs)}
     reserved = set(wanted.values())
     looks = []
@@ -32,14 +36,18 @@ def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
             used = [colour for colour, _ in colours.values()]
             own = wanted[run.family]
             free = [c for c in _SPARE if c not in used and (c == own or c not in reserved)]
-            colour = own if own not in used else free[0] if free else min(range(COLOURS), key=used.count)
+            if own in used and not free:
+                colour = own if used.count(own) < DASHES else min(range(COLOURS), key=used.count)
+            else:
+                colour = own if own not in used else free[0]
             colours[run.family] = colour, used.count(colour)
         colour, dash = colours[run.family]
-        known = columns.setdefault(run.family, {})
-        column = run.cell.column if run.cell else ""
-        dash += known.setdefault(column, len(known))
-        looks.append((colour, dash % DASHES))
+        looks.append((colour, (dash + columns[run.family].index(_column(run))) % DASHES))
     return looks
+
+
+def _column(run: Run) -> str:
+    return run.cell.column if run.cell else ""
 
 
 def _of_method(run: Run) -> int:

@@ -48,6 +48,7 @@ def run_data(runs: Sequence[Run], settings: Sequence[dict[str, str]]) -> list[di
             "shown": run.shown,
             "stages": list(curves.stage_lengths(run.metrics).items()),
             "best": [run.best_at["stage"], run.best_at["step"]] if run.best_at else None,
+            "stage1_end": run.stage1_end,
             "curves": series,
             "settings": own,
         }

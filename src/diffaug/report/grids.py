@@ -91,7 +91,6 @@ def _names(cells: list[Cell]) -> dict[str, str]:
             yield cell.column
         for part in ("setting", "draw", "seed"):
             if several[part]:
-                value = getattr(cell, part)
-                yield f"{part} {value if part == 'seed' else value + 1}"
+                yield f"{part} {getattr(cell, part)}"
 
     return {cell.name: " · ".join(parts(cell)) for cell in cells}

@@ -52,9 +52,11 @@ def run_table(runs: Sequence[Run]) -> Html:
         if name not in _DESCRIBE
     }
     several = len(runs) > 1
+    # Where all are finished, the heading says so, and the room is better used.
+    with_state = any(run.state != "finished" for run in runs)
     head = [
         ("Run", "text", None),
-        ("State", "text", None),
+        *([("State", "text", None)] if with_state else []),
         *((name, "number", None) for name in scores),
         ("Best at", "text", "stage and step of the checkpoint that was kept"),
         ("Time", "number", "of the training"),
@@ -65,7 +67,9 @@ def run_table(runs: Sequence[Run]) -> Html:
     ]
     rows = []
     for place, run in enumerate(runs):
-        cells = [tag("th", _links(place, run), scope="row", data_v=run.name), tag("td", _state(run), data_v=run.state)]
+        cells = [tag("th", _links(place, run), scope="row", data_v=run.name)]
+        if with_state:
+            cells.append(tag("td", _state(run), data_v=run.state))
         for name in scores:
             value = run.scores.get(name)
             top = several and value is not None and value == best.get(name)

@@ -19,7 +19,8 @@ function startCurves(box) {
   const about = el("p", { class: "about" });
   const plot = el("div", { class: "plot", tabindex: "0", role: "group",
     "aria-label": "Chart. Left and right arrow keys read values." });
-  const readout = el("div", { class: "readout", "aria-live": "polite" });
+  const readout = el("div", { class: "readout", "aria-live": "polite", hidden: true });
+  const hint = el("p", { class: "hint" }, "Point at the chart to read values. A ring marks the checkpoint that was kept.");
   const legend = el("div", { class: "legend", role: "group", "aria-label": "Runs shown" });
   const metrics = select(data.metrics.map((m) => [m.name, m.label]), state.metric, (v) => update({ metric: v, at: null }));
   const controls = el("div", { class: "controls" }, labelled("Metric", metrics));
@@ -29,7 +30,7 @@ function startCurves(box) {
   }
   controls.append(labelled("Smooth", el("input", { type: "checkbox", on: {
     change: (event) => update({ smooth: event.target.checked }) } })));
-  box.append(el("div", { class: "card" }, controls, about, el("div", { class: "stageplot" }, plot, readout), legend));
+  box.append(el("div", { class: "card" }, controls, about, el("div", { class: "stageplot" }, plot, readout), hint, legend));
 
   // The points of a run as they are drawn: steps counted through the stages, unless one stage alone is shown.
   function segments(run) {
@@ -62,7 +63,7 @@ function startCurves(box) {
     if (!values.length) {
       geometry = null;
       plot.append(el("p", { class: "empty" }, state.on.size ? "None of the runs shown has measured this." : "No run is shown."));
-      readout.replaceChildren();
+      readout.hidden = true;
       return;
     }
     const last = Math.max(1, ...lines.flatMap(({ parts }) => parts.map((part) => part.points.at(-1).x)));
@@ -122,22 +123,18 @@ function startCurves(box) {
     if (!geometry) return;
     const { f, shown, cursor, xs } = geometry;
     cursor.replaceChildren();
-    if (state.at === null || !xs.length) {
-      readout.className = "readout";
-      readout.replaceChildren(el("p", { class: "hint" }, "Point at the chart to read values. A ring marks the checkpoint that was kept."));
-      return;
-    }
+    readout.hidden = state.at === null || !xs.length;
+    if (readout.hidden) return;
     const x = xs.reduce((a, b) => (Math.abs(b - state.at) < Math.abs(a - state.at) ? b : a));
-    const reach = Math.max(1, (xs.at(-1) - xs[0]) / 25);
     const found = [];
     for (const { run, parts } of shown) {
-      const points = parts.flatMap((part) => part.points.map((p) => ({ ...p, stage: part.stage })));
-      const level = points[0].stage === 0;
-      // Where two stages meet both have a point; the later one is what the next step starts from.
-      const near = points.reduce((a, b) => (Math.abs(b.x - x) <= Math.abs(a.x - x) ? b : a));
-      if (!level && Math.abs(near.x - x) > reach) continue;
-      found.push({ run, point: near, level });
-      if (!level) cursor.append(svg("circle", { class: `dot c${run.colour}`, cx: f.x(near.x), cy: f.y(near.y), r: 4 }));
+      const level = parts[0].stage === 0;
+      // On the line, since points that lie on one were left out. Where two stages meet, the earlier one has that step.
+      const part = level ? parts[0] : parts.find((p) => valueAt(p.points, x) !== null);
+      if (!part) continue;
+      const y = level ? part.points[0].y : valueAt(part.points, x);
+      found.push({ run, level, point: { y, stage: part.stage, step: x - part.shift } });
+      if (!level) cursor.append(svg("circle", { class: `dot c${run.colour}`, cx: f.x(x), cy: f.y(y), r: 4 }));
     }
     cursor.prepend(svg("line", { x1: f.x(x), x2: f.x(x), y1: f.margin.top, y2: f.bottom }));
     found.sort((a, b) => b.point.y - a.point.y);

@@ -61,6 +61,7 @@ function startRecipe(details) {
       const text = [el("b", {}, name), `: ${own ? run.settings[name] : data.shared[name]}\n`];
       return own && data.runs.length > 1 ? el("mark", {}, ...text) : el("span", {}, ...text);
     });
+    if (run.stage1_end) details.append(el("p", { class: "about" }, `Stage 1 ended ${run.stage1_end}.`));
     details.append(el("pre", { tabindex: "0" }, ...lines));
   });
 }
