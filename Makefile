@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-browser test-min lint format docs benchmark clean
+.PHONY: help setup quickstart test test-browser test-kernels test-gpu test-min lint format docs benchmark clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -49,6 +49,15 @@ test-min:        ## run the tests with the lowest versions that pyproject.toml a
 	$(MIN)/bin/pip install --quiet --constraint $(MIN)/constraints.txt --editable '.[test]'
 	$(MIN)/bin/$(PYTEST)
 	rm -rf $(MIN)
+
+# Triton comes with torch's builds for GPUs; for others it is large, so only this target fetches it.
+test-kernels: $(READY)  ## run our GPU kernels on this machine's CPU, in Triton's interpreter
+	$(BIN)/pip install --quiet --constraint constraints.txt triton
+	TRITON_INTERPRET=1 $(BIN)/pytest tests/kernels
+
+test-gpu: $(READY)  ## run what needs a GPU
+	$(BIN)/python -c 'import torch; assert torch.cuda.is_available(), "there is no GPU here"'
+	$(BIN)/pytest tests/kernels tests/training/test_graphed.py
 
 lint: $(READY)   ## check style and types
 	$(BIN)/ruff check .

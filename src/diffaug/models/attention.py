@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from diffaug.errors import DiffaugError
+from diffaug.models.packed import PackedStates
 
 NAME = "diffaug_prefix"
 
@@ -72,12 +73,17 @@ def _prefix_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     prefix: PrefixStates | None = None,
+    packed: PackedStates | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
+    if packed is not None:
+        return packed.attend(query, key, value, scaling, dropout), None
     if prefix is not None:
         key, value, attention_mask = prefix.extend(key, value, attention_mask)
     result: tuple[Tensor, Tensor | None] = AttentionInterface()["sdpa"](
-        module, query, key, value, attention_mask, **kwargs
+        module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
     )
     return result
 

@@ -10,13 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from diffaug.augment.prefix import Prefix
 from diffaug.augment.views import Views
 from diffaug.models.backbone import first_position
 from diffaug.models.config import ModelConfig, Pooling
 from diffaug.models.denoise import Denoise
 from diffaug.models.flow import Flow
 from diffaug.models.heads import build_head
-from diffaug.models.pooling import needs_all_layers, pool
+from diffaug.models.packed import Packed, PackedStates, pack, pool_packed
+from diffaug.models.pooling import mix_layers, needs_all_layers, pool
 from diffaug.models.rows import Rows
 
 
@@ -61,15 +63,17 @@ class Encoder(nn.Module):
             vectors = self.denoise(vectors, rows)
         return F.normalize(vectors, dim=-1) if self.config.normalize else vectors
 
-    def represent(self, rows: Rows, *, pooling: Pooling | None = None, views: Views | None = None) -> Tensor:
+    def represent(self, rows: Rows | Packed, *, pooling: Pooling | None = None, views: Views | None = None) -> Tensor:
         """(rows, hidden size): the pooled states, before flow and head.
 
         Args:
-            rows: the tokens.
+            rows: the tokens, padded or end to end; of the latter, filler rows have a vector too.
             pooling: in place of the model's own, as some methods have for training.
             views: in place of the encoder's own.
         """
         pooling = pooling or self.config.pooling
+        if isinstance(rows, Packed):
+            return self._represent_packed(rows, pooling)
         views = views or self.views
         extra: dict[str, Any] = {}
         if self.config.prefix is not None or rows.gap is not None:
@@ -83,9 +87,31 @@ class Encoder(nn.Module):
             views.end()
         return pool(pooling, rows, out.last_hidden_state, out.get("hidden_states"))
 
+    def pack(self, rows: Rows) -> Packed:
+        """The rows end to end, as `represent` takes them too."""
+        return pack(rows, self._first_token)
+
+    def _represent_packed(self, packed: Packed, pooling: Pooling) -> Tensor:
+        assert self.views is None or isinstance(self.views, Prefix), "only a prefix goes together with packed rows"
+        prefix = None if self.views is None else self.views.states(packed.views).blocks
+        layers = self.backbone.config.num_hidden_layers if prefix is None else len(prefix)
+        states = PackedStates(packed, layers, prefix)
+        out = self.backbone(
+            input_ids=packed.input_ids,
+            position_ids=packed.positions,
+            packed=states,
+            output_hidden_states=needs_all_layers(pooling),
+        )
+        states.finish()
+        return pool_packed(pooling, packed, mix_layers(pooling, out.last_hidden_state, out.get("hidden_states")))
+
+    @property
+    def _first_token(self) -> int:
+        """The position of a row's first token: behind all vectors of all views, whichever of them a row sees."""
+        return self._first_position + (self.config.prefix.total if self.config.prefix else 0)
+
     def _positions(self, rows: Rows) -> Tensor:
-        """(rows or 1, length): tokens stand behind all vectors of all views, whichever of them a row sees."""
-        offset = self._first_position + (self.config.prefix.total if self.config.prefix else 0)
+        """(rows or 1, length)"""
         positions = torch.arange(rows.input_ids.shape[1], device=rows.input_ids.device).unsqueeze(0)
         if rows.gap is not None:
             assert rows.slot is not None
@@ -93,4 +119,4 @@ class Encoder(nn.Module):
             if rows.attention_mask is not None:
                 # A bare template padded to a long batch would move its padding beyond the last position.
                 positions = positions * rows.attention_mask
-        return positions + offset
+        return positions + self._first_token

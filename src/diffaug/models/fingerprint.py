@@ -28,5 +28,5 @@ def fingerprint(encoder: Encoder) -> str:
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model_weights(encoder).items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.cpu().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -27,6 +27,12 @@ def needs_all_layers(pooling: Pooling) -> bool:
     return len(_LAYERS.get(pooling, (-1,))) > 1
 
 
+def mix_layers(pooling: Pooling, last: Tensor, hidden: tuple[Tensor, ...] | None = None) -> Tensor:
+    """The mean of the layers a pooling reads, of the shape of ``last``."""
+    states = [last if layer == -1 else hidden[layer] for layer in _LAYERS.get(pooling, (-1,))]  # type: ignore[index]
+    return states[0] if len(states) == 1 else torch.stack(states).mean(0)
+
+
 def pool(pooling: Pooling, rows: Rows, last: Tensor, hidden: tuple[Tensor, ...] | None = None) -> Tensor:
     """Pool token states.
 
@@ -47,8 +53,7 @@ def pool(pooling: Pooling, rows: Rows, last: Tensor, hidden: tuple[Tensor, ...] 
         assert rows.pool_at is not None, "mask pooling reads the template's mask token"
         # shape[0], not len(): an export to ONNX keeps the number of rows open only that way.
         return last[torch.arange(last.shape[0], device=last.device), rows.pool_at]
-    states = [last if layer == -1 else hidden[layer] for layer in _LAYERS[pooling]]  # type: ignore[index]
-    mixed = states[0] if len(states) == 1 else torch.stack(states).mean(0)
+    mixed = mix_layers(pooling, last, hidden)
     if rows.attention_mask is None:
         return mixed.mean(1)
     weights = rows.attention_mask.to(mixed.dtype).unsqueeze(-1)  # (rows, length, 1)

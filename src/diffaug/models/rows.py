@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from diffaug.models.packed import Packed
 
 
 @dataclass
@@ -23,6 +26,7 @@ class Rows:
             template (which stands for a sentence in denoising) the length of the sentence it stands for.
         slot: (rows,), where the template's slot begins, in tokens; there exactly if ``gap`` is.
         views: (rows,), the view a row belongs to; None: all views at once, as at inference.
+        packed: the same rows end to end, where somebody has laid them out.
     """
 
     input_ids: Tensor
@@ -31,21 +35,27 @@ class Rows:
     gap: Tensor | None = None
     slot: Tensor | None = None
     views: Tensor | None = None
+    packed: Packed | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     def to(self, device: torch.device | str) -> Rows:
-        """The same rows on ``device``."""
-        return self._each(lambda tensor: tensor.to(device))
+        """The same rows on ``device``; `packed` stays where it is."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin(self) -> Rows:
+        """The same in memory from which a GPU can fetch it by itself."""
+        pinned = self._each(lambda tensor: tensor.pin_memory())
+        return replace(pinned, packed=None if self.packed is None else self.packed.pin())
 
     def part(self, start: int, stop: int) -> Rows:
         """Some of the rows, as wide as all of them."""
-        return self._each(lambda tensor: tensor[start:stop])
+        return replace(self._each(lambda tensor: tensor[start:stop]), packed=None)
 
     def take(self, indices: Tensor) -> Rows:
         """The rows at these places, only as wide as they need to be."""
-        chosen = self._each(lambda tensor: tensor[indices])
+        chosen = replace(self._each(lambda tensor: tensor[indices]), packed=None)
         if chosen.attention_mask is None:
             return chosen
         width = int(chosen.attention_mask.sum(1).max())

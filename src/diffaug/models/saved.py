@@ -63,7 +63,7 @@ def save_model(
         raise DiffaugError(
             f"a '{encoder.backbone.config.model_type}' backbone runs code of its own and cannot be saved"
         )
-    state = model_weights(encoder) if weights is None else weights
+    state = {name: tensor.cpu() for name, tensor in (weights or model_weights(encoder)).items()}
     with atomic_folder(folder, overwrite=overwrite) as temporary:
         try:
             save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
@@ -110,7 +110,7 @@ def load_model(folder: Path, *, part_of_more: bool = False) -> tuple[Encoder, Pr
 
 
 def model_weights(encoder: Encoder) -> dict[str, Tensor]:
-    """A copy of all weights inference needs, on the CPU. A prefix still in training form is folded."""
+    """A copy of all weights inference needs, where they are now. A prefix still in training form is folded."""
     modules = {"backbone": encoder.backbone, **_learned_views(encoder), **_behind_pooling(encoder)}
     state: dict[str, Tensor] = {}
     for part, module in modules.items():
@@ -118,7 +118,7 @@ def model_weights(encoder: Encoder) -> dict[str, Tensor]:
             module = module.fold()
         if module is not None:
             state |= {f"{part}.{name}": tensor for name, tensor in module.state_dict().items()}
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
+    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
 
 def _learned_views(encoder: Encoder) -> dict[str, nn.Module]:

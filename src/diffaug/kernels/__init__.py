@@ -1,0 +1,35 @@
+"""GPU kernels of our own, for what no library does for short rows end to end.
+
+They need Triton, which comes with torch's builds for GPUs. Nothing here is imported unless a kernel is used; whatever
+uses one has a plain way beside it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+# All keys of a row are held by one program: more do not fit.
+LONGEST = 128
+HALF = (torch.bfloat16, torch.float16)
+
+
+@cache
+def have_triton() -> bool:
+    """Whether the kernels' compiler is there."""
+    return find_spec("triton") is not None
+
+
+def attention_fits(query: Tensor, longest: int, prefix: Tensor | None) -> bool:
+    """Whether `kernels.attention` takes queries (.., head_dim) of rows of that many tokens at most, and the prefix."""
+    return (
+        query.is_cuda
+        and query.dtype in HALF
+        and query.shape[-1] in (16, 32, 64, 128)
+        and longest <= LONGEST
+        and (prefix is None or prefix.shape[-2] <= LONGEST)
+        and have_triton()
+    )

@@ -1,0 +1,222 @@
+"""Rows without padding: all tokens of a batch in one long row, and attention that keeps the sentences apart.
+
+A padded batch of sentences is half padding. Here a backbone sees a single row of the real tokens, each with its
+position given. Every layer but attention treats tokens one by one and needs to know nothing; the attention function
+(`diffaug.models.attention`) calls `PackedStates.attend`, which knows where sentences begin and puts the prefix before
+each.
+
+Sizes are rounded up, so that the batches of a run have few different ones: filler rows take up the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from diffaug import kernels
+from diffaug.errors import DiffaugError
+from diffaug.models.rows import Rows
+
+# Rows are rounded up to a multiple of this, tokens by a thirty-second at the most.
+_ROWS, _PARTS = 64, 32
+
+
+@dataclass
+class Packed:
+    """A batch of sentences end to end.
+
+    Attributes:
+        input_ids: (1, tokens)
+        positions: (1, tokens)
+        row_of: (tokens,), the row a token belongs to.
+        starts: (rows,), the first token of each row.
+        lengths: (rows,)
+        pool_at: (rows,), the token a row is read at: its mask token, or its first.
+        views: (rows,), the view a row belongs to; None: all views at once, or no prefix.
+        count: how many rows are real; filler rows follow.
+        longest: no row has more tokens; a power of two.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    row_of: Tensor
+    starts: Tensor
+    lengths: Tensor
+    pool_at: Tensor
+    views: Tensor | None
+    count: int
+    longest: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Tokens, rows and longest row, filler counted: batches of one size can share a recorded computation."""
+        return self.input_ids.shape[1], len(self.starts), self.longest
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors, by name."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def to(self, device: torch.device | str) -> Packed:
+        """The same on ``device``."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin(self) -> Packed:
+        """The same in memory from which a GPU can fetch it by itself."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Packed:
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Packed(**(values | {name: change(tensor) for name, tensor in self.tensors().items()}))
+
+
+def pack(rows: Rows, first_position: int) -> Packed:
+    """Lay out a padded batch end to end. On the CPU.
+
+    Args:
+        rows: the batch.
+        first_position: the position of a row's first token.
+    """
+    count, width = rows.input_ids.shape
+    mask = torch.ones(count, width, dtype=torch.bool) if rows.attention_mask is None else rows.attention_mask.bool()
+    real = mask.sum(1)
+    longest = max(16, 1 << (int(real.max()) - 1).bit_length())
+    filler = _filler(count, int(real.sum()), longest)
+    lengths = torch.cat([real, filler])
+    starts = lengths.cumsum(0) - lengths
+
+    column = torch.arange(width).expand(count, width)
+    if rows.gap is not None:
+        assert rows.slot is not None
+        column = column + (column >= rows.slot.unsqueeze(1)) * rows.gap.unsqueeze(1)
+    spare = torch.zeros(int(filler.sum()), dtype=torch.long)
+    at = torch.zeros(count, dtype=torch.long) if rows.pool_at is None else rows.pool_at
+    return Packed(
+        input_ids=torch.cat([rows.input_ids[mask], spare]).unsqueeze(0),
+        positions=torch.cat([column[mask], spare]).unsqueeze(0) + first_position,
+        row_of=torch.repeat_interleave(torch.arange(len(lengths)), lengths),
+        starts=starts,
+        lengths=lengths,
+        pool_at=starts + F.pad(at, (0, len(filler))),
+        views=None if rows.views is None else F.pad(rows.views, (0, len(filler))),
+        count=count,
+        longest=longest,
+    )
+
+
+def _filler(rows: int, tokens: int, longest: int) -> Tensor:
+    """The lengths of the rows that fill a batch up, each of at least one token."""
+    more = _rounded(rows + 1, _ROWS) - rows
+    while True:
+        wanted = tokens + more
+        spare = _rounded(wanted, max(_ROWS, 2 ** (wanted.bit_length() - 1) // _PARTS)) - tokens
+        if spare <= more * longest:
+            return torch.full((more,), spare // more) + (torch.arange(more) < spare % more)
+        more += _ROWS
+
+
+def _rounded(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+class PackedStates:
+    """What the attention layers of one forward need to know of a packed batch; see `PrefixStates`.
+
+    Args:
+        packed: the batch.
+        layers: how often attention will be asked for.
+        blocks: (layers, 2, views, heads, length, head_dim), the prefix's keys and values; None without a prefix.
+    """
+
+    def __init__(self, packed: Packed, layers: int, blocks: Tensor | None) -> None:
+        self._packed = packed
+        self._layers = layers
+        self._blocks = blocks
+        self.calls = 0
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+        """(1, tokens, heads, head_dim) out of query, key and value, each (1, heads, tokens, head_dim)."""
+        layer, packed = self.calls, self._packed
+        self.calls += 1
+        if layer >= self._layers:
+            raise DiffaugError(f"the backbone attended more than {self._layers} times in one forward")
+        scale = query.shape[3] ** -0.5 if scale is None else scale
+        # each (tokens, heads, head_dim)
+        queries, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
+        prefix = None if self._blocks is None else self._blocks[layer].to(query.dtype)
+        if not kernels.attention_fits(query, packed.longest, prefix):
+            return self._attend_padded(queries, keys, values, prefix, scale, dropout).unsqueeze(0)
+        from diffaug.kernels.attention import attend_short
+
+        seed = self._seeds[layer] if dropout else None
+        return attend_short(queries, keys, values, prefix, packed, scale, dropout, seed).unsqueeze(0)
+
+    def finish(self) -> None:
+        """Raise unless every layer asked: a backbone that attends by itself would mix up all sentences."""
+        if self.calls != self._layers:
+            raise DiffaugError(
+                f"only {self.calls} of {self._layers} attention layers kept the sentences of a batch apart"
+            )
+
+    def _attend_padded(
+        self, query: Tensor, key: Tensor, value: Tensor, prefix: Tensor | None, scale: float, dropout: float
+    ) -> Tensor:
+        """Attention of any length and on any device: padded rows, for this one operation."""
+        packed, at = self._packed, self._token_at
+
+        def keys(states: Tensor, kind: int) -> Tensor:
+            padded = states[at].transpose(1, 2)  # (rows, heads, longest, head_dim)
+            if prefix is None:
+                return padded
+            own = prefix[kind].expand(len(at), -1, -1, -1) if packed.views is None else prefix[kind][packed.views]
+            return torch.cat([own, padded], dim=2)
+
+        exists = torch.arange(packed.longest, device=at.device) < packed.lengths[:, None]  # (rows, longest)
+        if prefix is not None:
+            exists = F.pad(exists, (prefix.shape[3], 0), value=True)
+        found = F.scaled_dot_product_attention(
+            query[at].transpose(1, 2),
+            keys(key, 0),
+            keys(value, 1),
+            attn_mask=exists[:, None, None],
+            dropout_p=dropout,
+            scale=scale,
+        )
+        return found.transpose(1, 2).flatten(0, 1)[self._place]
+
+    @cached_property
+    def _seeds(self) -> Tensor:
+        """(layers,): of dropout. Drawn on the device, so that a recorded forward draws anew in every replay."""
+        return torch.randint(2**31, (self._layers,), device=self._packed.starts.device)
+
+    @cached_property
+    def _token_at(self) -> Tensor:
+        """(rows, longest): the token at each place of padded rows; a row's last where it has ended."""
+        packed = self._packed
+        column = torch.arange(packed.longest, device=packed.starts.device)
+        return packed.starts[:, None] + torch.minimum(column, packed.lengths[:, None] - 1)
+
+    @cached_property
+    def _place(self) -> Tensor:
+        """(tokens,): the place of each token in padded rows."""
+        packed = self._packed
+        within = torch.arange(len(packed.row_of), device=packed.row_of.device) - packed.starts[packed.row_of]
+        return packed.row_of * packed.longest + within
+
+
+def pool_packed(pooling: str, packed: Packed, states: Tensor) -> Tensor:
+    """(rows, width): the vectors of all rows, filler too, from the states (1, tokens, width) that are pooled."""
+    states = states.squeeze(0)
+    if pooling in ("cls", "mask"):
+        return states.index_select(0, packed.pool_at)
+    sums = states.new_zeros(len(packed.starts), states.shape[1], dtype=torch.float32)
+    return sums.index_add(0, packed.row_of, states.float()) / packed.lengths[:, None]

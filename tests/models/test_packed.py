@@ -1,0 +1,86 @@
+"""Rows end to end give the vectors and gradients of padded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffaug.augment.prefix import FoldedPrefix
+from diffaug.data.collate import collator_for
+from diffaug.models.attention import attention_shape
+from diffaug.models.backbone import load_backbone
+from diffaug.models.config import ModelConfig, PrefixConfig
+from diffaug.models.encoder import Encoder
+from diffaug.models.packed import pack
+from diffaug.models.rows import Rows, join_rows
+
+TEMPLATE = 'This sentence of "{}" means [MASK].'
+PREFIX = PrefixConfig(views=2, length=3)
+
+
+def make(folder: Path, pooling: str, with_prefix: bool) -> tuple[Encoder, Callable[[list[str]], Rows]]:
+    backbone, tokenizer = load_backbone(str(folder))
+    shape = attention_shape(backbone)
+    config = ModelConfig(
+        pooling,  # type: ignore[arg-type]
+        template=TEMPLATE if pooling == "mask" else None,
+        prefix=PREFIX if with_prefix else None,
+    )
+    prefix = None
+    if with_prefix:
+        prefix = FoldedPrefix(PREFIX, shape)
+        torch.nn.init.normal_(prefix.blocks)
+    encoder = Encoder(backbone, config, prefix).eval()
+    collator = collator_for(encoder, tokenizer)
+
+    def rows(sentences: list[str]) -> Rows:
+        ids, _ = collator.ids(sentences)
+        found = collator.rows(ids, [i % 2 for i in range(len(ids))])
+        if pooling == "mask":  # bare templates too, whose positions have a gap
+            found = join_rows(found, collator.bare_templates([5, 9], [0, 1]))
+        return found
+
+    return encoder, rows
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert"])
+@pytest.mark.parametrize("with_prefix", [True, False])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "mask", "first_last"])
+def test_vectors_and_gradients_equal_those_of_padded_rows(
+    family: str, with_prefix: bool, pooling: str, tiny: Callable[[str], Path], sentences: list[str]
+) -> None:
+    encoder, rows_of = make(tiny(family), pooling, with_prefix)
+    rows = rows_of(sentences)
+    weights = torch.randn(len(rows), 32, generator=torch.Generator().manual_seed(0))
+    results = []
+    for batch in (rows, encoder.pack(rows)):
+        encoder.zero_grad()
+        vectors = encoder.represent(batch)[: len(rows)]
+        (vectors * weights).sum().backward()
+        gradients = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+        results.append((vectors.detach(), gradients))
+    (plain, plain_gradients), (packed, packed_gradients) = results
+    torch.testing.assert_close(packed, plain, rtol=1e-4, atol=1e-5)
+    assert plain_gradients.keys() == packed_gradients.keys()
+    scale = max(float(gradient.abs().max()) for gradient in plain_gradients.values())
+    for name, gradient in plain_gradients.items():
+        torch.testing.assert_close(packed_gradients[name], gradient, rtol=1e-3, atol=1e-5 * scale)
+
+
+def test_batches_of_a_run_have_few_sizes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes, waste = set(), []
+    for _ in range(50):
+        lengths = torch.randint(8, 40, (384,), generator=generator)
+        mask = (torch.arange(40) < lengths[:, None]).long()
+        packed = pack(Rows(torch.ones(384, 40, dtype=torch.long), mask), 0)
+        sizes.add(packed.size)
+        waste.append(packed.input_ids.shape[1] / int(lengths.sum()) - 1)
+        assert torch.bincount(packed.row_of).tolist() == packed.lengths.tolist()
+        assert packed.lengths[:384].tolist() == lengths.tolist()
+        assert 0 < int(packed.lengths.min()) <= int(packed.lengths.max()) <= packed.longest
+    assert len(sizes) <= 4
+    assert sum(waste) / len(waste) < 0.1
