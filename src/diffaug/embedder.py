@@ -183,7 +183,7 @@ class Embedder:
                 window = distinct[start : start + _WINDOW]
                 ids, too_long = self.collator.ids([texts[i] for i in window])
                 cut += too_long
-                for batch in self._batches([len(row) for row in ids], batch_size):
+                for batch in self.batches([len(row) for row in ids], batch_size):
                     found = self.runner(self.collator.rows([ids[i] for i in batch]))
                     vectors[window[batch]] = _unit(found) if normalize else found
                     advance(len(batch))
@@ -286,8 +286,13 @@ class Embedder:
             message=message,
         )
 
-    def _batches(self, lengths: list[int], batch_size: int | None) -> Iterator[list[int]]:
-        """Indices of sentences for one batch after another, longest first, so that memory runs out at once or never."""
+    def batches(self, lengths: list[int], batch_size: int | None = None) -> Iterator[list[int]]:
+        """Indices of sentences for one batch after another, longest first, so that memory runs out at once or never.
+
+        Args:
+            lengths: word pieces of each sentence.
+            batch_size: as for `encode`.
+        """
         budget = _TOKEN_BUDGET.get(self.device.type, _TOKEN_BUDGET["cpu"])
         around = len(self.collator.template)
         batch: list[int] = []

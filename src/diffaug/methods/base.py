@@ -57,8 +57,13 @@ class Inputs:
 
     def to(self, device: Any) -> Inputs:
         """The same on ``device``."""
-        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in self.extra.items()}
+        moved = {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in self.extra.items()}
         return Inputs(self.rows.to(device), moved)
+
+    def pin(self) -> Inputs:
+        """The same in memory from which a GPU can fetch it by itself."""
+        pinned = {k: v.pin_memory() if isinstance(v, Tensor) else v for k, v in self.extra.items()}
+        return Inputs(self.rows.pin(), pinned)
 
 
 class Method(nn.Module, ABC):

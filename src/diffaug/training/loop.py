@@ -6,6 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,13 +18,13 @@ from torch.optim import Optimizer
 from diffaug.config import Recipe
 from diffaug.data.streams import Stream
 from diffaug.errors import DiffaugError
-from diffaug.methods.base import Method, Represent, Stage
+from diffaug.methods.base import Inputs, Method, Stage
 from diffaug.models.saved import model_weights
-from diffaug.training.bylength import by_length
-from diffaug.training.cached import GradientCache
+from diffaug.training.ahead import Ahead
 from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
 from diffaug.training.distributed import any_process, average_gradients
 from diffaug.training.optim import build_optimizer, set_learning_rates, trainable
+from diffaug.training.passes import Passes, passes_for
 from diffaug.training.precision import Precision
 from diffaug.training.readiness import Readiness
 from diffaug.training.scoring import Scorer, Scores
@@ -81,9 +82,6 @@ class Loop:
         self._save_best = save_best
         self._stop = stop
         self._precision = precision
-        self._represent: Represent = method.represent
-        if accelerator.device.type == "cpu":
-            self._represent = by_length(self._represent)
         self._best_weights: dict[str, Tensor] | None = None
         self._measured: dict[str, float] = {}
         self._saved_at = time.monotonic()
@@ -132,10 +130,21 @@ class Loop:
             self._measure(stage, readiness)
 
         self._method.begin(stage)
-        with self._tracker.bar(f"stage {stage.number}", stage.steps, progress.step) as show:
+        device, accumulate = accelerator.device, self._recipe.loop.accumulate
+        passes = passes_for(self._method, stage, self._precision, device, names)
+
+        def prepare(index: int) -> Inputs:
+            batches = {name: stream.batch(index) for name, stream in streams.items()}
+            return passes.prepare(self._method.collate(stage, batches))
+
+        ahead = Ahead(prepare, stage.steps * accumulate) if device.type == "cuda" else None
+        with (
+            closing(ahead) if ahead else nullcontext(),
+            self._tracker.bar(f"stage {stage.number}", stage.steps, progress.step) as show,
+        ):
             while progress.step < stage.steps:
                 factor = set_learning_rates(optimizer, stage, progress.step)
-                losses = self._step(stage, streams, optimizer, list(names.values()))
+                losses = self._step(stage, ahead or prepare, passes, optimizer, list(names.values()))
                 progress.step += 1
                 last = progress.step == stage.steps
                 evaluate = last or progress.step % self._recipe.loop.eval_every == 0
@@ -152,27 +161,26 @@ class Loop:
                     raise TrainingInterrupted(self._stop.signal or signal.SIGTERM)
 
     def _step(
-        self, stage: Stage, streams: dict[str, Stream], optimizer: Optimizer, parameters: list[nn.Parameter]
+        self,
+        stage: Stage,
+        inputs_of: Callable[[int], Inputs],
+        passes: Passes,
+        optimizer: Optimizer,
+        parameters: list[nn.Parameter],
     ) -> dict[str, Tensor]:
         """One optimiser step; returns its losses, still on the device."""
         accumulate = self._recipe.loop.accumulate
         sums: dict[str, Tensor] = {}
         for part in range(accumulate):
-            index = self.progress.step * accumulate + part
-            batches = {name: stream.batch(index) for name, stream in streams.items()}
-            inputs = self._method.collate(stage, batches).to(self._accelerator.device)
-            represent, cache = self._represent, None
-            if stage.gradient_cache is not None:
-                represent = cache = GradientCache(represent, stage.gradient_cache, self._precision.autocast)
+            inputs = inputs_of(self.progress.step * accumulate + part).to(self._accelerator.device)
             with self._precision.autocast():
-                losses = self._method.losses(stage, inputs, represent)
+                losses = self._method.losses(stage, inputs, passes)
             self._precision.backward(losses["loss"] / accumulate)
-            if cache is not None:
-                cache.backward()
+            passes.backward()
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0) + value.detach() / accumulate
         average_gradients(parameters)
-        self._precision.step(optimizer, parameters, self._recipe.loop.clip)
+        self._precision.step(optimizer, parameters, self._recipe.loop.clip, passes.keeps_gradients)
         return sums
 
     def _log_losses(self, stage: Stage, losses: dict[str, Tensor], factor: float) -> float:

@@ -39,18 +39,25 @@ class Precision:
         """The context for a forward pass."""
         return torch.autocast(self._device.type, dtype=self._type, enabled=self._type is not None)
 
+    @property
+    def half(self) -> torch.dtype | None:
+        """The 16-bit type of a forward pass; None in 32 bits."""
+        return self._type
+
     def backward(self, loss: Tensor) -> None:
         """Gradients, scaled if need be."""
         self._scaler.scale(loss).backward()
 
-    def step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float | None) -> None:
-        """Unscale, clip, step; a step with overflown gradients is left out."""
+    def step(
+        self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float | None, keep_gradients: bool = False
+    ) -> None:
+        """Unscale, clip, step; a step with overflown gradients is left out. Gradients are dropped, or set to zero."""
         self._scaler.unscale_(optimizer)
         if clip is not None:
             nn.utils.clip_grad_norm_(parameters, clip)
         self._scaler.step(optimizer)
         self._scaler.update()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=not keep_gradients)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to know of the scaling."""

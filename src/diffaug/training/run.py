@@ -123,7 +123,7 @@ def train(
     stages = method.stages(corpus)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
     dev_pairs, test_pairs = corpus.dev(), corpus.test()
-    scorer = Scorer(method, embedder, dev_pairs, corpus.positives(_PROBE_PAIRS))
+    scorer = Scorer(method, embedder, dev_pairs, corpus.positives(_PROBE_PAIRS), precision)
 
     def save_best(weights: dict[str, Tensor], scores: dict[str, float]) -> None:
         provenance = Provenance(recipe.name, recipe.to_dict(), scores)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.stats import spearmanr
 
 from diffaug.augment.compatibility import Compatibility, measure_compatibility
@@ -15,6 +16,8 @@ from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Method
 from diffaug.objectives.metrics import alignment, anisotropy, uniformity
+from diffaug.runner import Vectors
+from diffaug.training.precision import Precision
 
 # Vectors of unrelated sentences whose mean cosine is above this carry no information any more.
 _COLLAPSED = 0.999
@@ -30,39 +33,81 @@ class Scores:
 
 def spearman(embedder: Embedder, pairs: ScoredPairs) -> float:
     """Spearman's correlation, times 100, of the cosines of the pairs with their scores."""
+    return _correlation(embedder.encode([*pairs.first, *pairs.second], show_progress=False), pairs)
+
+
+def _correlation(vectors: Vectors, pairs: ScoredPairs) -> float:
+    """The same, of unit vectors: those of all first sentences, then those of all second ones."""
     count = len(pairs.scores)
-    vectors = embedder.encode([*pairs.first, *pairs.second], show_progress=False)
     cosines = np.einsum("ij,ij->i", vectors[:count], vectors[count:])
     correlation = spearmanr(cosines, pairs.scores).statistic
     return 100.0 * float(np.nan_to_num(correlation))
 
 
+class _Sentences:
+    """Sentences that are embedded again and again while the model changes: read, sorted and sent to it once.
+
+    Args:
+        embedder: the model.
+        sentences: equal ones are computed once.
+        precision: of the run; the same for its evaluations.
+    """
+
+    def __init__(self, embedder: Embedder, sentences: Sequence[str], precision: Precision) -> None:
+        place: dict[str, int] = {}
+        where = [place.setdefault(sentence, len(place)) for sentence in sentences]
+        ids, _ = embedder.collator.ids(list(place))
+        batches = list(embedder.batches([len(row) for row in ids]))
+        self._rows = [embedder.collator.rows([ids[i] for i in batch]).to(embedder.device) for batch in batches]
+        computed = {i: n for n, i in enumerate(i for batch in batches for i in batch)}
+        self._order = torch.tensor([computed[i] for i in where])
+        self._encoder, self._precision = embedder.encoder, precision
+
+    @torch.inference_mode()
+    def vectors(self) -> Vectors:
+        """(sentences, width), of length one."""
+        with self._precision.autocast():
+            parts = [self._encoder(rows).float() for rows in self._rows]
+        found: Vectors = F.normalize(torch.cat(parts), dim=-1).cpu()[self._order].numpy()
+        return found
+
+
 class Scorer:
-    """Evaluates a method while it trains.
+    """Evaluates a method while it trains, in the precision that it trains in.
 
     Args:
         method: what is trained.
         embedder: the same encoder, as a user would meet it.
         dev: scored pairs, or None.
         positives: pairs that mean the same, for alignment; without a dev set they choose the checkpoint.
+        precision: of the run.
     """
 
     def __init__(
-        self, method: Method, embedder: Embedder, dev: ScoredPairs | None, positives: Sequence[tuple[str, str]]
+        self,
+        method: Method,
+        embedder: Embedder,
+        dev: ScoredPairs | None,
+        positives: Sequence[tuple[str, str]],
+        precision: Precision,
     ) -> None:
         self._method = method
-        self._embedder = embedder
         self._dev = dev
-        self._positives = positives
-        self._probe = [first for first, _ in positives]
+        self._precision = precision
+        self._pairs = len(positives)
+        first, second = ([pair[side] for pair in positives] for side in (0, 1))
+        if dev is not None:
+            self._dev_sentences = _Sentences(embedder, [*dev.first, *dev.second], precision)
+        if positives:
+            self._positives = _Sentences(embedder, [*first, *second], precision)
+            self._probe = embedder.collator.rows(embedder.collator.ids(first)[0]).to(embedder.device)
 
     def compatibility(self) -> Compatibility | None:
         """delta and kappa, on the probe sentences; None for a model without learned views."""
-        if not self._positives:
+        if not self._pairs:
             return None
-        collator = self._embedder.collator
-        rows = collator.rows(collator.ids(self._probe)[0])
-        return measure_compatibility(self._method.encoder, rows.to(self._embedder.device))
+        with self._precision.autocast():
+            return measure_compatibility(self._method.encoder, self._probe)
 
     def __call__(self, selects: bool = True, alarm: bool = True) -> Scores:
         """Evaluate now.
@@ -81,19 +126,16 @@ class Scorer:
             values = self._geometry(alarm and selects)
             if self._dev is None or not selects:
                 return Scores(-values.get("alignment", 0.0) - values.get("uniformity", 0.0), values)
-            values["dev"] = spearman(self._embedder, self._dev)
+            values["dev"] = _correlation(self._dev_sentences.vectors(), self._dev)
             return Scores(values["dev"], values)
         finally:
             self._method.train(was_training)
 
     def _geometry(self, alarm: bool) -> dict[str, float]:
         """Alignment and uniformity on the probe pairs; nothing without such pairs."""
-        half = len(self._positives)
-        if not half:
+        if not self._pairs:
             return {}
-        sentences = [s for s, _ in self._positives] + [s for _, s in self._positives]
-        vectors = torch.from_numpy(self._embedder.encode(sentences, show_progress=False))
-        first, second = vectors[:half], vectors[half:]
+        first, second = torch.from_numpy(self._positives.vectors()).split(self._pairs)
         if alarm and float(anisotropy(first)) > _COLLAPSED:
             raise DiffaugError(
                 "the embeddings have collapsed: unrelated sentences have a mean cosine above "

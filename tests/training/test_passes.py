@@ -1,0 +1,163 @@
+"""How rows go through the encoder: which way is chosen, and that all give the same gradients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from diffaug.config import Recipe
+from diffaug.methods import method_class
+from diffaug.methods.base import Stage
+from diffaug.methods.twostage import TwoStage
+from diffaug.models.backbone import load_backbone
+from diffaug.training.ahead import Ahead
+from diffaug.training.halved import Halved
+from diffaug.training.optim import trainable
+from diffaug.training.passes import PlainPasses, can_pack, passes_for
+from diffaug.training.precision import Precision
+
+STAGE = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
+
+
+def build(recipe: Recipe) -> TwoStage:
+    torch.manual_seed(0)
+    method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone))
+    assert isinstance(method, TwoStage)
+    return method
+
+
+def rows_of(method: TwoStage) -> tuple[list[list[int]], list[int]]:
+    ids, _ = method.collator.ids(["A dog runs through the park.", "It sleeps.", "Nobody knew why the cat left."])
+    return ids, [0, 1, 0]
+
+
+class TestCanPack:
+    @pytest.mark.parametrize(
+        "family", ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
+    )
+    def test_families_that_go_through_the_attention_function(
+        self, family: str, tiny: Callable[[str], Path], make_recipe: Callable[..., Recipe]
+    ) -> None:
+        recipe = make_recipe(model={"backbone": str(tiny(family)), "template": None, "pooling": "mean"})
+        assert can_pack(build(recipe)) == (family != "modernbert")
+
+    def test_families_that_attend_by_themselves(
+        self, tiny: Callable[[str], Path], make_recipe: Callable[..., Recipe]
+    ) -> None:
+        model = {"backbone": str(tiny("mpnet")), "template": None, "pooling": "mean", "head": "none"}
+        recipe = make_recipe(model=model, views={"kind": "dropout"})
+        simcse = Recipe(**{**vars(recipe), "method": "simcse", "stage1": None})
+        assert not can_pack(build(simcse))
+
+    @pytest.mark.parametrize("kind", ["adapter", "lora"])
+    def test_views_by_hooks_do_not(self, kind: str, make_recipe: Callable[..., Recipe]) -> None:
+        assert not can_pack(build(make_recipe(views={"kind": kind})))
+
+    def test_leaves_the_model_as_it_was(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).train()
+        before = {name: value.clone() for name, value in method.state_dict().items()}
+        can_pack(method)
+        assert method.training
+        assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
+
+
+def test_a_cpu_gets_the_plain_way(make_recipe: Callable[..., Recipe]) -> None:
+    method, device = build(make_recipe()), torch.device("cpu")
+    found = passes_for(method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
+    assert isinstance(found, PlainPasses)
+
+
+class TestHalved:
+    """In 32 bits, where its results can be compared digit by digit."""
+
+    def test_gradients_equal_plain_ones(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).eval()
+        learning = trainable(method, STAGE)
+        rows = method.collator.rows(*rows_of(method))
+        weights = torch.randn(3, 32)
+        (method.represent(rows) * weights).sum().backward()
+        wanted = {name: p.grad.clone() for name, p in learning.items() if p.grad is not None}
+        method.zero_grad()
+
+        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        for times in (1, 2):  # gradients add up until they are set to zero
+            vectors = halved(rows)
+            halved.backward(vectors, weights)
+            for name, gradient in wanted.items():
+                found = learning[name].grad
+                assert found is not None
+                torch.testing.assert_close(found, times * gradient, rtol=1e-4, atol=1e-6)
+
+    def test_computes_with_what_the_weights_were_at_the_last_refresh(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).eval()
+        learning = trainable(method, STAGE)
+        halved = Halved(method.encoder, method.represent, learning, torch.bfloat16)  # type: ignore[arg-type]
+        rows = method.collator.rows(*rows_of(method))
+        before = halved(rows)
+        assert before.dtype == torch.bfloat16
+        with torch.no_grad():
+            for parameter in learning.values():
+                parameter.mul_(1.5)
+        assert torch.equal(halved(rows), before)
+        halved.refresh()
+        after = halved(rows).float()
+        assert not torch.equal(after, before.float())
+        torch.testing.assert_close(after, method.represent(rows), rtol=0.1, atol=0.1)
+        assert all(parameter.dtype == torch.float32 for parameter in method.parameters())
+
+    def test_what_is_frozen_gets_no_gradient(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).eval()
+        stage = Stage(1, 1, {}, {"views": 1e-3}, 1)
+        learning = trainable(method, stage)
+        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        vectors = halved(method.collator.rows(*rows_of(method)))
+        halved.backward(vectors, torch.ones_like(vectors))
+        assert all(parameter.grad is None for parameter in method.encoder.backbone.parameters())
+        assert any(float(p.grad.abs().sum()) > 0 for p in learning.values() if p.grad is not None)
+
+
+class TestAhead:
+    def test_gives_what_is_made_in_order_and_makes_some_ahead(self) -> None:
+        made: list[int] = []
+        enough = threading.Event()
+
+        def make(number: int) -> int:
+            made.append(number)
+            if number == 2:
+                enough.set()
+            return number * number
+
+        ahead = Ahead(make, 5)
+        assert ahead(0) == 0
+        assert enough.wait(10), "two more should be made while the first is in use"
+        assert [ahead(n) for n in range(1, 5)] == [1, 4, 9, 16]
+        ahead.close()
+        assert made == [0, 1, 2, 3, 4]
+
+    def test_an_error_comes_with_its_number(self) -> None:
+        def make(number: int) -> int:
+            if number == 1:
+                raise ValueError("broken")
+            return number
+
+        ahead = Ahead(make, 3)
+        assert ahead(0) == 0
+        with pytest.raises(ValueError, match="broken"):
+            ahead(1)
+        ahead.close()
+
+
+def test_parameters_keep_their_gradients_between_steps_where_graphs_need_it() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    gradient = torch.ones(3)
+    for keep in (True, False):
+        parameter.grad = gradient
+        Precision("fp32", torch.device("cpu")).step(optimizer, [parameter], None, keep_gradients=keep)
+        assert (parameter.grad is gradient) == keep
+    assert torch.equal(gradient, torch.zeros(3))
