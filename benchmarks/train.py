@@ -1,0 +1,312 @@
+"""What does a training step cost, beside SimCSE and beside DiffAug as it was released?
+
+Random weights of BERT's shape, random sentences, the same for all; optimiser, clipping and precision are the same too.
+Sides, each a whole optimiser step on triplets:
+
+- sentence-transformers: its model and its MultipleNegativesRankingLoss, on sentences tokenised beforehand;
+- plain SimCSE: transformers' BertModel on one padded batch;
+- released: DiffAug as its released code computes it, a pass a column and a pass of bare templates a column;
+- plain: ours in one padded pass, as it runs where the fast path cannot;
+- ours: as `diffaug train` runs it.
+
+    python benchmarks/train.py                       # BERT-base, 128 triplets, and how the cost grows
+    python benchmarks/train.py --model mini --device cpu --steps 3 --no-growth
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import save
+from torch import Tensor, nn
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from diffaug.config import load_recipe
+from diffaug.data.streams import Batch
+from diffaug.embedder import EMBEDDED_MODEL
+from diffaug.methods import method_class
+from diffaug.methods.base import Inputs, Stage
+from diffaug.methods.twostage import TwoStage
+from diffaug.models.rows import Rows
+from diffaug.objectives.contrastive import info_nce
+from diffaug.training.ahead import Ahead
+from diffaug.training.optim import build_optimizer, trainable
+from diffaug.training.passes import PlainPasses, passes_for
+from diffaug.training.precision import Precision
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+SHAPES = {"mini": (6, 256, 4), "small": (6, 512, 8), "base": (12, 768, 12)}
+# Multiplications and additions a second in bf16, without sparsity, as the maker states them.
+PEAK = {"NVIDIA H200": 989e12, "NVIDIA H100": 989e12, "NVIDIA A100": 312e12}
+Step = Callable[[], None]
+
+
+def random_backbone(model: str, **changes: Any) -> BertModel:
+    """BERT of that shape, with the same random weights every time."""
+    layers, width, heads = SHAPES[model]
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=30522,
+        num_hidden_layers=layers,
+        hidden_size=width,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        **changes,
+    )
+    return BertModel(config, add_pooling_layer=False)
+
+
+class Bench:
+    """Triplets and models of one size."""
+
+    def __init__(self, model: str, triplets: int, length: int, device: str, seed: int = 0) -> None:
+        self.model, self.triplets, self.length = model, triplets, length
+        self.device = torch.device(device)
+        self.precision = Precision("auto", self.device)
+        self.tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_MODEL)
+        chance = random.Random(seed)
+        pieces = range(1000, len(self.tokenizer) - 1)
+        self.batches = [
+            [tuple(chance.choices(pieces, k=self._draw(chance)) for _ in range(3)) for _ in range(triplets)]
+            for _ in range(8)
+        ]
+
+    def _draw(self, chance: random.Random) -> int:
+        """Word pieces of a sentence: mean ``length``, a third of that the deviation."""
+        return max(3, min(2 * self.length, round(chance.gauss(self.length, self.length / 3))))
+
+    def method(self, recipe: str) -> TwoStage:
+        changes = [f"data.max_length={2 * self.length}"]
+        settings = load_recipe(recipe, changes)
+        method = (
+            method_class(settings.method).build(settings, random_backbone(self.model), self.tokenizer).to(self.device)
+        )
+        assert isinstance(method, TwoStage)
+        return method
+
+    def optimised(self, parameters: list[nn.Parameter], losses: Callable[[int], Tensor]) -> Step:
+        """A plain loop's step."""
+        optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=self.device.type == "cuda" or None)
+        number = iter(range(10**9))
+
+        def step() -> None:
+            with self.precision.autocast():
+                loss = losses(next(number) % len(self.batches))
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    # The sides
+
+    def sentence_transformers(self) -> Step:
+        from sentence_transformers import SentenceTransformer, losses, models
+
+        with tempfile.TemporaryDirectory() as folder:
+            random_backbone(self.model).save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            transformer = models.Transformer(folder, max_seq_length=2 * self.length + 2)
+        pooling = models.Pooling(transformer.get_word_embedding_dimension(), "cls")
+        model = SentenceTransformer(modules=[transformer, pooling], device=str(self.device)).train()
+        loss = losses.MultipleNegativesRankingLoss(model)
+        start, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        features = [
+            [self._padded([[start, *sentence, end] for sentence in column]) for column in zip(*batch, strict=True)]
+            for batch in self.batches
+        ]
+        labels = torch.arange(self.triplets, device=self.device)
+        return self.optimised(list(model.parameters()), lambda i: loss([dict(f) for f in features[i]], labels))
+
+    def plain_simcse(self) -> Step:
+        backbone = random_backbone(self.model).to(self.device).train()
+        head = nn.Sequential(nn.Linear(backbone.config.hidden_size, backbone.config.hidden_size), nn.Tanh())
+        head.to(self.device)
+        start, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        inputs = [
+            self._padded([[start, *example[k], end] for k in range(3) for example in batch]) for batch in self.batches
+        ]
+
+        def losses(i: int) -> Tensor:
+            states = head(backbone(**inputs[i]).last_hidden_state[:, 0])
+            return info_nce(*states.chunk(3))
+
+        return self.optimised([*backbone.parameters(), *head.parameters()], losses)
+
+    def released(self) -> Step:
+        method = self.method("diffaug-sup")
+        stage = self._stage(method, 2)
+        learning = trainable(method, stage)
+        method.begin(stage)
+        collator, projection = method.collator, method.projection
+        assert projection is not None
+        columns: list[list[tuple[Rows, Rows]]] = []
+        for batch in self.batches:
+            sides = []
+            for k in range(3):
+                sentences, views = [list(example[k]) for example in batch], [min(k, 1)] * len(batch)
+                bare = collator.bare_templates([len(s) for s in sentences], views)
+                sides.append((collator.rows(sentences, views).to(self.device), bare.to(self.device)))
+            columns.append(sides)
+
+        def losses(i: int) -> Tensor:
+            states = [method.represent(rows) - method.represent(bare) for rows, bare in columns[i]]
+            return info_nce(*(projection(column) for column in states))
+
+        return self.optimised(list(learning.values()), losses)
+
+    def ours(self, recipe: str, number: int, fast: bool) -> tuple[Step, Callable[[], None]]:
+        """A step of the loop, and what ends its thread."""
+        method = self.method(recipe)
+        stage = self._stage(method, number)
+        learning = trainable(method, stage)
+        parameters = list(learning.values())
+        optimizer = build_optimizer(method, stage)
+        method.begin(stage)
+        if fast:
+            passes = passes_for(method, stage, self.precision, self.device, learning)
+        else:
+            passes = PlainPasses(method.represent, None, self.precision.autocast)
+        labels = [i % 2 for i in range(self.triplets)]
+
+        def prepare(index: int) -> Inputs:
+            batch: Any = self.batches[index % len(self.batches)]
+            if number == 1:
+                batches = {"pairs": Batch([(list(a), list(b)) for a, b, _ in batch], labels)}
+            else:
+                batches = {"contrastive": Batch([tuple(map(list, example)) for example in batch])}
+            return passes.prepare(method.collate(stage, batches))
+
+        ahead = Ahead(prepare, 10**9)
+        count = iter(range(10**9))
+
+        def step() -> None:
+            inputs = ahead(next(count)).to(self.device)
+            with self.precision.autocast():
+                loss = method.losses(stage, inputs, passes)["loss"]
+            self.precision.backward(loss)
+            passes.backward()
+            self.precision.step(optimizer, parameters, 1.0, passes.keeps_gradients)
+
+        return step, ahead.close
+
+    def _stage(self, method: TwoStage, number: int) -> Stage:
+        learning = ["views", "classifier"] if number == 1 else [r for r in method.roles() if r != "classifier"]
+        return Stage(number, 1, {}, dict.fromkeys(learning, 1e-5), 1)
+
+    def _padded(self, rows: list[list[int]]) -> dict[str, Tensor]:
+        longest = max(map(len, rows))
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+        return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
+
+    # Measuring
+
+    def measure(self, step: Step, steps: int, template: int = 0, passes: int = 6, rows: int = 3) -> dict[str, float]:
+        """Milliseconds a step, triplets a second, gibibytes at the most, and the share of the arithmetic peak.
+
+        Args:
+            step: what to run.
+            steps: how often, after as many to warm up as there are batches.
+            template: tokens around a sentence that it has to compute.
+            passes: multiplications and additions a parameter and token: 6 with all gradients, 4 without the weights'.
+            rows: sentences a triplet.
+        """
+        for _ in range(len(self.batches) + 2):
+            step()
+        self._wait()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        self._wait()
+        seconds = (time.perf_counter() - start) / steps
+        found = {"ms": round(1000 * seconds, 2), "triplets_a_second": round(self.triplets / seconds)}
+        if self.device.type == "cuda":
+            found["gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+            peak = next((flops for name, flops in PEAK.items() if name in torch.cuda.get_device_name()), None)
+            if peak is not None:
+                layers, width, _ = SHAPES[self.model]
+                tokens = sum(len(s) + template for b in self.batches for e in b for s in e[:rows]) / len(self.batches)
+                found["share_of_peak"] = round(passes * 12 * layers * width**2 * tokens / seconds / peak, 3)
+        return found
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def sides(bench: Bench, steps: int, only: tuple[str, ...] = ()) -> dict[str, dict[str, float]]:
+    """All sides of one size, one after the other."""
+    template = 10  # of `This sentence of "{}" means [MASK].` and the special tokens
+    found: dict[str, dict[str, float]] = {}
+
+    def add(name: str, make: Callable[[], Any], **how: Any) -> None:
+        if only and name not in only:
+            return
+        made = make()
+        step, close = made if isinstance(made, tuple) else (made, lambda: None)
+        try:
+            found[name] = bench.measure(step, steps, **how)
+        finally:
+            close()
+        del made, step
+        if bench.device.type == "cuda":
+            torch.cuda.empty_cache()
+        print(f"  {name:32s}", found[name], flush=True)
+
+    try:
+        add("sentence-transformers SimCSE", bench.sentence_transformers, template=2)
+    except ImportError as error:
+        print(f"  sentence-transformers is left out: {error}")
+    add("plain SimCSE", bench.plain_simcse, template=2)
+    add("SimCSE, ours", lambda: bench.ours("simcse-sup", 2, True), template=2)
+    add("DiffAug stage 2, released", bench.released, template=template)
+    add("DiffAug stage 2, plain", lambda: bench.ours("diffaug-sup", 2, False), template=template)
+    add("DiffAug stage 2, ours", lambda: bench.ours("diffaug-sup", 2, True), template=template)
+    add("DiffAug stage 1, plain", lambda: bench.ours("diffaug-sup", 1, False), template=template, passes=4, rows=2)
+    add("DiffAug stage 1, ours", lambda: bench.ours("diffaug-sup", 1, True), template=template, passes=4, rows=2)
+    ours = found.get("DiffAug stage 2, ours")
+    if ours is not None:
+        for name, values in found.items():
+            if "stage 1" not in name:
+                values["ours_is_faster"] = round(values["ms"] / ours["ms"], 2)
+    return found
+
+
+def main() -> None:
+    """Measure, print and keep the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=SHAPES, default="base")
+    parser.add_argument("--triplets", type=int, default=128)
+    parser.add_argument("--length", type=int, default=12, help="mean word pieces of a sentence, template not counted")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--no-growth", dest="growth", action="store_false")
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {"model": arguments.model, "triplets": arguments.triplets, "length": arguments.length}
+    print(f"BERT-{arguments.model}, {arguments.triplets} triplets, {arguments.length} word pieces")
+    bench = Bench(arguments.model, arguments.triplets, arguments.length, arguments.device)
+    results["sides"] = sides(bench, arguments.steps)
+    if arguments.growth:
+        only = ("plain SimCSE", "DiffAug stage 2, released", "DiffAug stage 2, ours")
+        sizes = [("triplets", n) for n in (64, 256, 512, 1024)] + [("length", n) for n in (8, 32, 64)]
+        results["growth"] = {}
+        for what, value in [*sizes, ("model", "mini"), ("model", "small")]:
+            print(f"{what} {value}")
+            settings = {k: getattr(arguments, k) for k in ("model", "triplets", "length", "device")} | {what: value}
+            results["growth"][f"{what} {value}"] = sides(Bench(**settings), max(5, arguments.steps // 3), only)
+    print(save("train", results, ("torch", "transformers", "sentence-transformers")))
+
+
+if __name__ == "__main__":
+    main()
