@@ -57,8 +57,8 @@ class Collator:
             )
 
     @property
-    def reading(self) -> Hashable:
-        """All that decides what `ids` makes of a sentence: equal ones give equal word pieces."""
+    def reading(self) -> tuple[Hashable, ...]:
+        """The tokenizer, and what else decides what `ids` makes of a sentence: equal ones give equal word pieces."""
         config = self._config
         stop = config.sentence_ends if config.final_stop else None
         return self.tokenizer, self.tokenizer.truncation_side, self._before, config.lowercase, stop, self.max_length

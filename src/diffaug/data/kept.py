@@ -12,6 +12,7 @@ from diffaug.data.given import Given
 from diffaug.data.layout import Columns
 from diffaug.data.problems import OnBad
 from diffaug.data.sample import SAMPLE_PREFIX, sample_path
+from diffaug.data.shared import SharedTokens
 from diffaug.data.streams import TokenBank
 
 Made = TypeVar("Made")
@@ -22,9 +23,13 @@ class KeptData:
 
     A file that has changed since is read again. Sentences are recognised by their text: a run that draws other labels
     of the same file finds them tokenised, as long as its model reads sentences the same way.
+
+    Args:
+        shared: a folder for word pieces that other processes can use as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Path | None = None) -> None:
+        self._shared = None if shared is None else SharedTokens(shared)
         self._made: dict[Hashable, object] = {}
 
     def once(self, key: Hashable | None, make: Callable[[], Made]) -> Made:
@@ -37,7 +42,7 @@ class KeptData:
 
     def tokens(self, collator: Collator) -> TokenBank:
         """The word pieces of all sentences read so far in the way of this collator."""
-        return self.once(("tokens", collator.reading), lambda: TokenBank(collator))
+        return self.once(("tokens", collator.reading), lambda: TokenBank(collator, self._shared))
 
 
 def file_key(source: str | Given, columns: Columns | None, on_bad: OnBad) -> Hashable | None:

@@ -14,10 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from diffaug.data.collate import Collator
+from diffaug.data.shared import SharedTokens, tokenise
 from diffaug.errors import DiffaugError
-from diffaug.progress import progress_bar
-
-_CHUNK = 10_000
 
 Example = tuple[list[int], ...]
 """The word pieces of an example's sentences."""
@@ -31,10 +29,12 @@ class TokenBank:
 
     Args:
         collator: how sentences are read.
+        shared: where other processes may have tokenised the same.
     """
 
-    def __init__(self, collator: Collator) -> None:
+    def __init__(self, collator: Collator, shared: SharedTokens | None = None) -> None:
         self._collator = collator
+        self._shared = shared
         self._place: dict[str, int] = {}
         self._pieces = np.empty(0, np.int32)
         self._ends = np.zeros(1, np.int64)
@@ -50,15 +50,10 @@ class TokenBank:
         return piece_list
 
     def _add(self, sentences: list[str]) -> None:
-        pieces, lengths = [self._pieces], list[int]()
-        with progress_bar("tokenising", len(sentences)) as advance:
-            for start in range(0, len(sentences), _CHUNK):
-                ids, _ = self._collator.ids(sentences[start : start + _CHUNK])
-                lengths += [len(row) for row in ids]
-                pieces.append(np.fromiter((piece for row in ids for piece in row), np.int32))
-                advance(len(ids))
-        self._pieces = np.concatenate(pieces)
-        self._ends = np.concatenate([self._ends, self._ends[-1] + np.cumsum(lengths, dtype=np.int64)])
+        make = tokenise if self._shared is None else self._shared.tokenise
+        pieces, lengths = make(self._collator, sentences)
+        self._pieces = np.concatenate([self._pieces, pieces])
+        self._ends = np.concatenate([self._ends, self._ends[-1] + np.cumsum(lengths)])
         self._place.update(zip(sentences, range(len(self._place), len(self._place) + len(sentences)), strict=True))
 
 

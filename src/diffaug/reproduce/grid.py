@@ -24,6 +24,8 @@ DEV = "STS-B dev"
 GRID, RESULT, SIMILARITIES, FAILURE = "grid.json", "result.json", "similarities.npz", "failure.txt"
 MADE = "data"
 """The folder for data that a plan had to bring into another form, in the grid's."""
+SHARED = ".shared"
+"""The folder for what workers share while they run."""
 _LOCK = ".lock"
 _FORMAT_VERSION = 1
 

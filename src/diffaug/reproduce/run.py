@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from diffaug.errors import DiffaugError
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.display import Display
-from diffaug.reproduce.grid import Grid
+from diffaug.reproduce.grid import SHARED, Grid
 from diffaug.reproduce.schedule import Schedule
 from diffaug.reproduce.score import StsTasks
 from diffaug.reproduce.workers import Crew, Orders
@@ -71,7 +72,9 @@ def run_grid(
         with Display(schedule, quiet) as display:
             if fresh and jobs > 1:
                 display.say(f"{plan.experiment} measures time and memory: one cell at a time, not {jobs}")
-            return _run(grid, schedule, crew, display, stop)
+            failures = _run(grid, schedule, crew, display, stop)
+        shutil.rmtree(grid.folder / SHARED, ignore_errors=True)
+        return failures
 
 
 def _run(grid: Grid, schedule: Schedule, crew: Crew, display: Display, stop: StopRequest) -> list[tuple[Cell, str]]:

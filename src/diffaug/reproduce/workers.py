@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from diffaug.errors import DiffaugError
 from diffaug.reproduce.cell import Cell, Result
-from diffaug.reproduce.grid import Grid
+from diffaug.reproduce.grid import SHARED, Grid
 
 if TYPE_CHECKING:
     from diffaug.reproduce.score import StsTasks
@@ -182,7 +182,7 @@ class _Bench:
         from diffaug.training.kept import Kept
 
         self._orders = orders
-        self._kept = None if orders.fresh else Kept()
+        self._kept = None if orders.fresh else Kept(orders.grid / SHARED)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // orders.jobs)))
 

@@ -19,12 +19,15 @@ class Kept:
     that results are the same to the last bit; files that have changed since are read again. All of it stays in memory
     for as long as this object does.
 
+    Args:
+        shared: a folder for what other processes with the same data need not do again, either.
+
     Attributes:
         data: the part that holds files and sentences.
     """
 
-    def __init__(self) -> None:
-        self.data = KeptData()
+    def __init__(self, shared: Path | None = None) -> None:
+        self.data = KeptData(shared)
 
     def backbone(self, source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """As `load_backbone` gives it: a model of the caller's own, and a tokenizer that runs share.

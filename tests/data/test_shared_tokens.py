@@ -1,0 +1,107 @@
+"""Word pieces that processes share: what is found is what would have been made."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diffaug.data import shared
+from diffaug.data.collate import Collator
+from diffaug.data.shared import SharedTokens, tokenise
+from diffaug.models.backbone import load_tokenizer
+from diffaug.models.config import ModelConfig
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sentences were tokenised, at each call; a handful is worth sharing."""
+    made: list[int] = []
+
+    def counted(collator: Collator, sentences: Any) -> Any:
+        made.append(len(sentences))
+        return tokenise(collator, sentences)
+
+    monkeypatch.setattr(shared, "_WORTH_SHARING", 5)
+    monkeypatch.setattr(shared, "tokenise", counted)
+    return made
+
+
+def reader(folder: Path, **settings: Any) -> Collator:
+    length = settings.pop("max_length", 6)
+    return Collator(load_tokenizer(str(folder)), ModelConfig(**settings), 128, length)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_second_process_reads_what_the_first_has_made(
+    tiny: Any, family: str, sentences: list[str], calls: list[int], tmp_path: Path
+) -> None:
+    texts = [*sentences, "half a pair: \ud83d"]
+    first = SharedTokens(tmp_path / "tokens").tokenise(reader(tiny(family)), texts)
+    assert calls == [len(texts)]
+    other = reader(tiny(family))
+    other.ids(["a tokenizer that was used before, with another length"])
+    second = SharedTokens(tmp_path / "tokens").tokenise(other, texts)
+    assert calls == [len(texts)]
+    for found in (first, second):
+        assert [array.dtype for array in found] == [np.int32, np.int64]
+        ids = [row.tolist() for row in np.split(found[0], np.cumsum(found[1])[:-1])]
+        assert ids == other.ids(texts)[0]
+
+
+def test_other_sentences_and_other_readings_are_not_mixed_up(
+    tiny_bert: Path, tiny_roberta: Path, sentences: list[str], calls: list[int], tmp_path: Path
+) -> None:
+    tokens = SharedTokens(tmp_path)
+    tokens.tokenise(reader(tiny_bert), sentences)
+    template = 'This sentence of "{}" means [MASK].'
+    for folder, settings in (
+        (tiny_bert, {"max_length": 7}),
+        (tiny_bert, {"lowercase": True}),
+        (tiny_bert, {"template": template, "pooling": "mask", "final_stop": True}),
+        (tiny_roberta, {}),
+    ):
+        tokens.tokenise(reader(folder, **settings), sentences)
+    tokens.tokenise(reader(tiny_bert), sentences[::-1])
+    tokens.tokenise(reader(tiny_bert), [sentences[0] + sentences[1], *sentences[2:]])
+    assert len(calls) == len(list(tmp_path.glob("*.npz"))) == 7
+    # A template alone does not change how the sentence within it is read.
+    tokens.tokenise(reader(tiny_bert, template=template, pooling="mask"), sentences)
+    assert len(calls) == 7
+
+
+def test_few_sentences_leave_no_trace(tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path) -> None:
+    SharedTokens(tmp_path / "tokens").tokenise(reader(tiny_bert), sentences[:4])
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_who_comes_second_waits(
+    tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    counted = shared.tokenise
+
+    def slow(collator: Collator, texts: Any) -> Any:
+        begun.set()
+        go_on.wait(60)
+        return counted(collator, texts)
+
+    monkeypatch.setattr(shared, "tokenise", slow)
+    found: list[Any] = []
+    collators = [reader(tiny_bert), reader(tiny_bert)]
+    threads = [
+        threading.Thread(target=lambda c=c: found.append(SharedTokens(tmp_path).tokenise(c, sentences)))
+        for c in collators
+    ]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
