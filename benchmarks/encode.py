@@ -133,7 +133,7 @@ def measure(sentences: list[str], rounds: int, place: Path) -> dict[str, Any]:
 def measure_gpu(sentences: list[str], rounds: int, place: Path) -> dict[str, Any]:
     """On a GPU, where what counts is how well a batch fills it: theirs also with batches far larger than it takes."""
     from sentence_transformers import SentenceTransformer, models
-    from train import random_backbone
+    from train import SHAPES, random_backbone
     from transformers import AutoTokenizer
 
     from diffaug import Embedder
@@ -142,7 +142,7 @@ def measure_gpu(sentences: list[str], rounds: int, place: Path) -> dict[str, Any
     random_backbone("base").save_pretrained(place)
     AutoTokenizer.from_pretrained(EMBEDDED_MODEL).save_pretrained(place)
     transformer = models.Transformer(str(place))
-    pooling = models.Pooling(transformer.get_word_embedding_dimension(), "mean")
+    pooling = models.Pooling(SHAPES["base"][1], "mean")
     theirs = SentenceTransformer(modules=[transformer, pooling, models.Normalize()], device="cuda")
     ours = Embedder.from_pretrained(place, device="cuda")
     work = {

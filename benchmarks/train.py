@@ -115,7 +115,7 @@ class Bench:
             random_backbone(self.model).save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             transformer = models.Transformer(folder, max_seq_length=2 * self.length + 2)
-        pooling = models.Pooling(transformer.get_word_embedding_dimension(), "cls")
+        pooling = models.Pooling(SHAPES[self.model][1], "cls")
         model = SentenceTransformer(modules=[transformer, pooling], device=str(self.device)).train()
         loss = losses.MultipleNegativesRankingLoss(model)
         start, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id

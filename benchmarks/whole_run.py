@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from common import SAMPLE, save
 from train import SHAPES, random_backbone
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertConfig
 
 from diffaug import train
 from diffaug.config import load_recipe
@@ -63,7 +63,7 @@ def theirs(backbone: str, triplets: str, dev: str, epochs: float) -> dict[str, A
     nli, pairs = read_nli(triplets), read_scored_pairs(dev)
     assert isinstance(nli, Triplets), "triplets, and not labelled pairs"
     transformer = models.Transformer(backbone, max_seq_length=32)
-    pooling = models.Pooling(transformer.get_word_embedding_dimension(), "cls")
+    pooling = models.Pooling(BertConfig.from_pretrained(backbone).hidden_size, "cls")
     model = SentenceTransformer(modules=[transformer, pooling], device=default_device())
     loss = losses.MultipleNegativesRankingLoss(model)
     evaluator = EmbeddingSimilarityEvaluator(pairs.first, pairs.second, pairs.scores, main_similarity="cosine")
@@ -96,6 +96,8 @@ def _their_trainer(model: Any, loss: Any, evaluator: Any, nli: Triplets, epochs:
 
 
 def _plain_loop(model: Any, loss: Any, evaluator: Any, nli: Triplets, epochs: float) -> int:
+    from sentence_transformers.util import batch_to_device
+
     precision = Precision("auto", model.device)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=5e-5, fused=model.device.type == "cuda" or None)
@@ -107,7 +109,7 @@ def _plain_loop(model: Any, loss: Any, evaluator: Any, nli: Triplets, epochs: fl
             random.Random(step).shuffle(rows)
         first = step * _BATCH % (len(rows) // _BATCH * _BATCH)
         columns = zip(*rows[first : first + _BATCH], strict=True)
-        features = [{k: v.to(model.device) for k, v in model.tokenize(list(column)).items()} for column in columns]
+        features = [batch_to_device(model.tokenize(list(column)), model.device) for column in columns]
         with precision.autocast():
             value = loss(features, labels)
         precision.backward(value)
