@@ -40,7 +40,7 @@ class Packed:
         pool_at: (rows,), the token a row is read at: its mask token, or its first.
         views: (rows,), the view a row belongs to; None: all views at once, or no prefix.
         count: how many rows are real; filler rows follow.
-        longest: no row has more tokens; a power of two.
+        longest: no row has more tokens; rounded up.
     """
 
     input_ids: Tensor
@@ -89,7 +89,7 @@ def pack(rows: Rows, first_position: int) -> Packed:
     count, width = rows.input_ids.shape
     mask = torch.ones(count, width, dtype=torch.bool) if rows.attention_mask is None else rows.attention_mask.bool()
     real = mask.sum(1)
-    longest = max(16, 1 << (int(real.max()) - 1).bit_length())
+    longest = _rounded_row(int(real.max()))
     filler = _filler(count, int(real.sum()), longest)
     lengths = torch.cat([real, filler])
     starts = lengths.cumsum(0) - lengths
@@ -122,6 +122,13 @@ def _filler(rows: int, tokens: int, longest: int) -> Tensor:
         if spare <= more * longest:
             return torch.full((more,), spare // more) + (torch.arange(more) < spare % more)
         more += _ROWS
+
+
+def _rounded_row(longest: int) -> int:
+    """A power of two where our kernel wants one; beyond it, no more than needed."""
+    if longest <= kernels.LONGEST:
+        return max(16, 1 << (longest - 1).bit_length())
+    return _rounded(longest, _ROWS)
 
 
 def _rounded(value: int, unit: int) -> int:
@@ -173,25 +180,27 @@ class PackedStates:
         """Attention of any length and on any device: padded rows, for this one operation."""
         packed, at = self._packed, self._token_at
 
+        def padded(states: Tensor) -> Tensor:  # (rows, heads, longest, head_dim)
+            return states.index_select(0, at.flatten()).unflatten(0, at.shape).transpose(1, 2)
+
         def keys(states: Tensor, kind: int) -> Tensor:
-            padded = states[at].transpose(1, 2)  # (rows, heads, longest, head_dim)
             if prefix is None:
-                return padded
-            own = prefix[kind].expand(len(at), -1, -1, -1) if packed.views is None else prefix[kind][packed.views]
-            return torch.cat([own, padded], dim=2)
+                return padded(states)
+            views = torch.zeros_like(packed.starts) if packed.views is None else packed.views
+            return torch.cat([prefix[kind].index_select(0, views), padded(states)], dim=2)
 
         exists = torch.arange(packed.longest, device=at.device) < packed.lengths[:, None]  # (rows, longest)
         if prefix is not None:
             exists = F.pad(exists, (prefix.shape[3], 0), value=True)
         found = F.scaled_dot_product_attention(
-            query[at].transpose(1, 2),
+            padded(query),
             keys(key, 0),
             keys(value, 1),
             attn_mask=exists[:, None, None],
             dropout_p=dropout,
             scale=scale,
         )
-        return found.transpose(1, 2).flatten(0, 1)[self._place]
+        return found.transpose(1, 2).flatten(0, 1).index_select(0, self._place)
 
     @cached_property
     def _seeds(self) -> Tensor:
