@@ -1,6 +1,7 @@
 """What does a training step cost, beside SimCSE and beside DiffAug as it was released?
 
-Random weights of BERT's shape, random sentences, the same for all; optimiser, clipping and precision are the same too.
+Random weights of BERT's shape, random words in sentences as long as those of the sample triplets, the same for all;
+optimiser, clipping and precision are the same too.
 Sides, each a whole optimiser step on triplets:
 
 - sentence-transformers: its model and its MultipleNegativesRankingLoss, on sentences tokenised beforehand;
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,6 +31,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from diffaug.config import load_recipe
+from diffaug.data.readers import read_nli
 from diffaug.data.streams import Batch
 from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.methods import method_class
@@ -71,18 +74,23 @@ class Bench:
         self.precision = Precision("auto", self.device)
         self.tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_MODEL)
         chance = random.Random(seed)
+        lengths = self._lengths()
         pieces = range(1000, len(self.tokenizer) - 1)
         self.batches = [
-            [tuple(chance.choices(pieces, k=self._draw(chance)) for _ in range(3)) for _ in range(triplets)]
+            [tuple(chance.choices(pieces, k=k) for k in chance.choice(lengths)) for _ in range(triplets)]
             for _ in range(batches)
         ]
 
-    def _draw(self, chance: random.Random) -> int:
-        """Word pieces of a sentence: mean ``length``, a third of that the deviation."""
-        return max(3, min(2 * self.length, round(chance.gauss(self.length, self.length / 3))))
+    def _lengths(self) -> list[tuple[int, ...]]:
+        """Word pieces of the sample triplets' sentences, scaled to the mean asked for."""
+        triplets = read_nli("sample:triplets")
+        ids = self.tokenizer([sentence for row in triplets for sentence in row], add_special_tokens=False)["input_ids"]
+        pieces = [min(len(row), 32) for row in ids]
+        scaled = [max(1, round(count * self.length / statistics.mean(pieces))) for count in pieces]
+        return list(zip(scaled[::3], scaled[1::3], scaled[2::3], strict=True))
 
     def method(self, recipe: str) -> TwoStage:
-        changes = [f"data.max_length={2 * self.length}"]
+        changes = [f"data.max_length={3 * self.length}"]
         settings = load_recipe(recipe, changes)
         method = (
             method_class(settings.method).build(settings, random_backbone(self.model), self.tokenizer).to(self.device)
@@ -113,7 +121,7 @@ class Bench:
         with tempfile.TemporaryDirectory() as folder:
             random_backbone(self.model).save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
-            transformer = models.Transformer(folder, max_seq_length=2 * self.length + 2)
+            transformer = models.Transformer(folder, max_seq_length=3 * self.length + 2)
         pooling = models.Pooling(SHAPES[self.model][1], "cls")
         model = SentenceTransformer(modules=[transformer, pooling], device=str(self.device)).train()
         loss = losses.MultipleNegativesRankingLoss(model)
@@ -222,8 +230,6 @@ class Bench:
         for _ in range(len(self.batches) + 2):
             step()
         self._wait()
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
         for _ in range(steps):
             step()
@@ -252,6 +258,10 @@ def sides(bench: Bench, steps: int, only: tuple[str, ...] = ()) -> dict[str, dic
     def add(name: str, make: Callable[[], Any], **how: Any) -> None:
         if only and name not in only:
             return
+        if bench.device.type == "cuda":
+            # From before the model is there: what a graph needs is taken when it is recorded, and not seen later.
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         made = make()
         step, close = made if isinstance(made, tuple) else (made, lambda: None)
         try:
@@ -259,8 +269,6 @@ def sides(bench: Bench, steps: int, only: tuple[str, ...] = ()) -> dict[str, dic
         finally:
             close()
         del made, step
-        if bench.device.type == "cuda":
-            torch.cuda.empty_cache()
         print(f"  {name:32s}", found[name], flush=True)
 
     try:
@@ -305,7 +313,8 @@ def main() -> None:
             print(f"{what} {value}")
             settings = {k: getattr(arguments, k) for k in ("model", "triplets", "length", "device")} | {what: value}
             results["growth"][f"{what} {value}"] = sides(Bench(**settings, batches=4), arguments.steps // 3, only)
-    print(save("train", results, ("torch", "transformers", "sentence-transformers")))
+    name = "train" if arguments.device == "cuda" else "train_cpu"
+    print(save(name, results, ("torch", "transformers", "sentence-transformers")))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""GPU kernels of our own, for what no library does for short rows end to end.
+"""Operations of our own, where those of torch are slow for short sentences.
 
-They need Triton, which comes with torch's builds for GPUs. Nothing here is imported unless a kernel is used; whatever
-uses one has a plain way beside it.
+- `attention`: on a GPU, rows end to end with a prefix before each;
+- `sums`: on a GPU, gradients that are sums over all tokens;
+- `dropout`: on a CPU.
+
+The first two need Triton, which comes with torch's builds for GPUs, and are imported only where they are used. All have
+a plain way beside them: a model computes the same without.
 """
 
 from __future__ import annotations

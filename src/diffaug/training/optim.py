@@ -25,8 +25,8 @@ def build_optimizer(method: Method, stage: Stage) -> Optimizer:
         {"params": list(method.roles()[role].parameters()), "lr": rate, "base_lr": rate, "role": role}
         for role, rate in stage.learning_rates.items()
     ]
-    # On a GPU all parameters in a few kernels; on a CPU torch's own choice is as fast.
-    fused = next(method.parameters()).is_cuda or None
+    # All parameters in one pass, where torch has that.
+    fused = next(method.parameters()).device.type in ("cpu", "cuda") or None
     return AdamW(groups, betas=(0.9, 0.999), eps=1e-8, weight_decay=stage.weight_decay, fused=fused)
 
 

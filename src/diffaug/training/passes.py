@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from diffaug.augment.prefix import Prefix
 from diffaug.errors import DiffaugError
+from diffaug.kernels.dropout import QuickDropout
 from diffaug.methods.base import Inputs, Method, Represent, Stage
 from diffaug.models.attention import attention_shape
 from diffaug.models.rows import Rows
@@ -99,8 +100,19 @@ def passes_for(
     inside = {name: p for name, p in learning.items() if name.startswith(("encoder.backbone.", "encoder.views."))}
     if device.type == "cuda" and precision.half and stage.gradient_cache is None and inside and can_pack(method):
         return GraphedPasses(method, inside, precision.half)
-    represent = by_length(method.represent) if device.type == "cpu" else method.represent
+    represent = on_cpu(method.represent) if device.type == "cpu" else method.represent
     return PlainPasses(represent, stage.gradient_cache, precision.autocast)
+
+
+def on_cpu(represent: Represent) -> Represent:
+    """The same vectors and gradients, in parts of similar length and with quick dropout."""
+    in_parts = by_length(represent)
+
+    def represent_quickly(rows: Rows) -> Tensor:
+        with QuickDropout():
+            return in_parts(rows)
+
+    return represent_quickly
 
 
 @torch.no_grad()
