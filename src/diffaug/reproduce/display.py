@@ -11,6 +11,7 @@ from rich.text import Text
 from diffaug.reproduce.cell import Cell, Result
 from diffaug.reproduce.grid import DEV
 from diffaug.reproduce.schedule import Schedule
+from diffaug.reproduce.score import AVERAGE
 
 # More would push the lines of finished cells out of a small window.
 _SHOWN = 16
@@ -47,7 +48,7 @@ class Display:
 
     def finished(self, cell: Cell, result: Result) -> None:
         """A cell has finished."""
-        scores = f"dev {result.scores[DEV]:.2f}  average {result.scores['average']:.2f}"
+        scores = f"dev {result.scores[DEV]:.2f}  average {result.scores[AVERAGE]:.2f}"
         self.say(f"{self._count()}  {words(cell)}: {scores}  ({result.seconds:.0f} s)")
 
     def failed(self, cell: Cell, failure: str) -> None:

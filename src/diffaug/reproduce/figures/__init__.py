@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffaug.errors import DiffaugError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from diffaug.reproduce.grid import Grid
 
 
@@ -34,27 +31,12 @@ def draw(grid: Grid, folder: Path) -> list[Path]:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise DiffaugError("figures need matplotlib: pip install 'diffaug[report]'") from error
+    from diffaug.reproduce.figures.experiments import DRAWINGS
     from diffaug.reproduce.figures.style import save, styled
 
     experiment = grid.plan_info["experiment"]
-    drawing = _drawings().get(experiment)
+    drawing = DRAWINGS.get(experiment)
     if drawing is None:
-        raise DiffaugError(f"there is no figure for {experiment!r}; there is one for {', '.join(_drawings())}")
+        raise DiffaugError(f"there is no figure for {experiment!r}; there is one for {', '.join(DRAWINGS)}")
     with styled():
         return save(drawing(grid), folder / experiment)
-
-
-def _drawings() -> dict[str, Callable[[Grid], Figure]]:
-    """What draws an experiment. All of it needs matplotlib, which is imported when a figure is asked for."""
-    from diffaug.reproduce.figures import aux_weight, cost, divergence, dots, low_label, prefix_length, stage1_steps
-
-    return {
-        "main": dots.main,
-        "low-label": low_label.figure,
-        "ablation": dots.ablation,
-        "prefix-length": prefix_length.figure,
-        "stage1-steps": stage1_steps.figure,
-        "aux-weight": aux_weight.figure,
-        "divergence": divergence.figure,
-        "cost": cost.figure,
-    }

@@ -30,7 +30,7 @@ from diffaug.reproduce.figures.style import (
 )
 from diffaug.reproduce.findings import Entry
 from diffaug.reproduce.grid import DEV, Grid
-from diffaug.reproduce.paired import AVERAGE
+from diffaug.reproduce.score import AVERAGE
 
 # Inches a row takes, and the figure around them.
 _ROW, _AROUND = 0.25, 1.1

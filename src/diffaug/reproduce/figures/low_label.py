@@ -22,7 +22,7 @@ from diffaug.reproduce.figures.style import (
 )
 from diffaug.reproduce.findings import Entry
 from diffaug.reproduce.grid import DEV, Grid
-from diffaug.reproduce.paired import AVERAGE
+from diffaug.reproduce.score import AVERAGE
 
 
 def figure(grid: Grid) -> Figure:

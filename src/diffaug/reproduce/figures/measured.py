@@ -10,7 +10,7 @@ from pathlib import Path
 from diffaug.errors import DiffaugError
 from diffaug.reproduce.findings import Entry, Spread
 from diffaug.reproduce.grid import DEV, Grid
-from diffaug.reproduce.paired import AVERAGE
+from diffaug.reproduce.score import AVERAGE
 from diffaug.reproduce.summary import summarise
 
 # As many as a note can name and still be a note.
