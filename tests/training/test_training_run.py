@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from diffaug import Embedder
 from diffaug.config import Recipe, load_recipe, recipe_names
 from diffaug.errors import DiffaugError
+from diffaug.training import run
 from diffaug.training.run import train
 
 
@@ -210,6 +211,18 @@ def test_bf16_trains_on_a_cpu_and_fp16_is_refused(make_recipe: Callable[..., Rec
     with pytest.raises(DiffaugError, match="fp16 needs a GPU"):
         train(make_recipe("sup", loop={"precision": "fp16"}), tmp_path / "b", quiet=True)
     assert not (tmp_path / "b").exists()
+
+
+def test_the_scores_of_a_model_trained_in_16_bits_are_those_it_has_in_32(
+    make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "spearman", lambda embedder, pairs: 12.5)
+    recipe = make_recipe(loop={"precision": "bf16"}, data={"test": None})
+    result = train(recipe, tmp_path / "half", quiet=True)
+    assert result.scores["dev"] == 12.5
+    assert Embedder.from_pretrained(tmp_path / "half" / "best").provenance.scores["dev"] == 12.5
+    whole = train(make_recipe(data={"test": None}), tmp_path / "whole", quiet=True)
+    assert whole.scores["dev"] != 12.5
 
 
 def test_the_gradient_cache_trains_in_the_loop(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:

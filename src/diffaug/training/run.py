@@ -145,6 +145,8 @@ def train(
 
     best = Embedder.from_pretrained(folder / "best", device=accelerator.device)
     scores, before = dict(best.provenance.scores), {}
+    if precision.half is not None and dev_pairs is not None:
+        scores["dev"] = spearman(best, dev_pairs)  # in 32 bits, as whoever loads the model will find it
     if test_pairs is not None:
         scores["test"] = spearman(best, test_pairs)
         plain = Embedder.from_pretrained(source, device=accelerator.device)
@@ -152,7 +154,7 @@ def train(
         before = {name: spearman(plain, pairs) for name, pairs in scored.items() if pairs is not None}
     result = TrainResult(folder / "best", scores, before, loop.progress.stage1_end, time.monotonic() - start)
     if accelerator.is_main_process:
-        if test_pairs is not None:
+        if scores != best.provenance.scores:
             best.provenance.scores = scores
             best.save(folder / "best", overwrite=True)
         with atomic_file(folder / "best" / CARD) as temporary:
