@@ -2,7 +2,7 @@
 
 A grid's folder holds `grid.json` (what was asked for, and its cells), `cells/NAME/` (an ordinary run's folder for each
 cell, with `result.json` and `similarities.npz` when it is finished, `failure.txt` if it failed), `tables/` and
-`figures/`.
+`figures/`; what bootstraps gave is in `.resamples.npz`, which can be removed at any time.
 """
 
 from __future__ import annotations

@@ -13,19 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.statistics import Comparison, Floats, MeanSpearman, Spearman, average, bootstrap, compare
 from diffaug.reproduce.cell import Cell, Result
 from diffaug.reproduce.grid import SIMILARITIES
+from diffaug.reproduce.resamples import Pairs, Resamples, fingerprint
 from diffaug.reproduce.score import AVERAGE
 
 # Similarities are kept in single precision, which can change the order of pairs that are all but equal.
 _ROUNDING = 0.01
-
-Pairs = dict[str, NDArray[np.float32]]
-"""A number for each sentence pair, by task."""
 
 
 class UnpairedError(Exception):
@@ -82,12 +79,14 @@ class Pairing:
         tasks: the test tasks.
         resamples, seed: of the bootstrap.
         confidence: of the intervals.
+        kept: what was drawn before, by anybody; None: nothing.
     """
 
     tasks: Sequence[str]
     resamples: int = 1000
     seed: int = 0
     confidence: float = 0.95
+    kept: Resamples | None = None
     _drawn: dict[tuple[str, ...], _Drawn] = field(default_factory=dict, repr=False)
 
     def test(self, first: Sequence[Run], second: Sequence[Run]) -> PairedTest:
@@ -115,12 +114,21 @@ class Pairing:
             cosines, golds = zip(*(_similarities(run, self.tasks) for run in runs), strict=True)
             for run, gold in zip(runs, golds, strict=True):
                 _check_same_pairs(golds[0], gold, f"{runs[0].cell.name} and {run.cell.name}")
-            drawn = {}
-            for task in self.tasks:
-                statistic = MeanSpearman([of_run[task] for of_run in cosines], golds[0][task])
-                drawn[task] = bootstrap(statistic, task, self.resamples, self.seed)
+            drawn = dict(zip(self.tasks, self._draw(cosines, golds[0]), strict=True))
             self._drawn[key] = _Drawn(golds[0], {**drawn, AVERAGE: average(list(drawn.values()))})
         return self._drawn[key]
+
+    def _draw(self, cosines: Sequence[Pairs], gold: Pairs) -> Floats:
+        """The mean score of runs on every resample: (tasks, resamples)."""
+        key = fingerprint(cosines, gold, self.tasks, self.resamples, self.seed)
+        found = None if self.kept is None else self.kept.get(key, (len(self.tasks), self.resamples))
+        if found is None:
+            statistics = [MeanSpearman([of_run[task] for of_run in cosines], gold[task]) for task in self.tasks]
+            pairs = zip(self.tasks, statistics, strict=True)
+            found = np.stack([bootstrap(statistic, task, self.resamples, self.seed) for task, statistic in pairs])
+            if self.kept is not None:
+                self.kept.put(key, found)
+        return found
 
 
 def _similarities(run: Run, tasks: Sequence[str]) -> tuple[Pairs, Pairs]:
