@@ -81,9 +81,11 @@ def test_unequal_budgets_are_an_error_that_names_both_rows() -> None:
 
 
 def test_the_note_says_how_rows_were_tuned() -> None:
-    assert "best of 3 settings on STS-B dev" in load_budget("small").note(3)
-    assert "'small'" in load_budget("small").note(3)
-    assert "No tuning" in load_budget("paper").note(1)
+    tuning, starting_points = load_budget("small").words(3)
+    assert "best of 3 settings on STS-B dev" in tuning
+    assert "'small'" in tuning
+    assert "The search is equal, what was known before it is not" in starting_points
+    assert load_budget("paper").words(1) == ["No tuning: every row has one setting (budget 'paper')"]
 
 
 @pytest.mark.parametrize(

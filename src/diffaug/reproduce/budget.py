@@ -48,6 +48,7 @@ class Budget:
         families: who may try what.
         common: changes for every recipe that trains, below the settings.
         otherwise: the settings of a recipe that is in no family; null: there must be none.
+        notes: what a reader of a table made with it must know, in whole sentences without their full stop.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Budget:
     families: list[Family] = field(default_factory=list)
     common: list[str] = field(default_factory=list)
     otherwise: list[list[str]] | None = None
+    notes: list[str] = field(default_factory=list)
 
     def settings_of(self, recipe: str, labels: int | None = None) -> list[Setting]:
         """What a recipe may try, best guess first.
@@ -75,11 +77,13 @@ class Budget:
             raise DiffaugError(f"the budget {self.name!r} has no settings for the recipe {recipe!r}; add them to it")
         return [(*self.common, *setting) for setting in self.otherwise]
 
-    def note(self, count: int) -> str:
-        """How rows were tuned, in words, for the foot of a table; ``count`` is the number of settings of each."""
+    def words(self, count: int) -> list[str]:
+        """How rows were tuned, for the foot of a table; ``count`` is the number of settings of each."""
         if count == 1:
-            return f"No tuning: every row has one setting (budget {self.name!r})"
-        return f"Every row: the best of {count} settings on STS-B dev with the first seed (budget {self.name!r})"
+            tuning = f"No tuning: every row has one setting (budget {self.name!r})"
+        else:
+            tuning = f"Every row: the best of {count} settings on STS-B dev with the first seed (budget {self.name!r})"
+        return [tuning, *self.notes]
 
 
 def budget_names() -> list[str]:

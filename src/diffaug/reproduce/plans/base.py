@@ -14,6 +14,7 @@ from diffaug.reproduce.budget import Budget, Setting, check_equal
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.plans.files import DataFiles, MissingDataError, change
 from diffaug.reproduce.plans.generator import generator_for
+from diffaug.reproduce.words import place_words
 
 _DRAW = "data.label_draw"
 
@@ -170,11 +171,11 @@ def build_plan(
         for found in made:
             cells += found
         if trains(_recipe(row.recipe)):
-            counts |= {_place(found[0]): len(found) for found in made}
+            counts |= {place_words(row.name, found[0].column): len(found) for found in made}
     without = [f"{', '.join(rows)}: left out, for want of {what}" for what, rows in absent.items()]
     if not cells:
         raise DiffaugError(f"{experiment} cannot be run. {'. '.join(without)}")
-    said = [settings.budget.note(check_equal(counts))] if counts else []
+    said = settings.budget.words(check_equal(counts)) if counts else []
     if any(not trains(_recipe(cell.recipe)) for cell in cells):
         said.append("Rows without training are the same with every seed, and run once")
     return Plan(
@@ -256,7 +257,7 @@ def _cells(row: Row, column: Column, settings: PlanSettings, tuned: bool) -> lis
         try:
             load_recipe(cell.recipe, cell.changes)
         except DiffaugError as error:
-            raise DiffaugError(f"{_place(cell)}, setting {number + 1}: {error}") from error
+            raise DiffaugError(f"{place_words(cell.row, cell.column)}, setting {number}: {error}") from error
         found.append(cell)
     return found
 
@@ -264,10 +265,6 @@ def _cells(row: Row, column: Column, settings: PlanSettings, tuned: bool) -> lis
 @cache
 def _recipe(name: str) -> Recipe:
     return load_recipe(name)
-
-
-def _place(cell: Cell) -> str:
-    return f"{cell.row} at {cell.column}" if cell.column else cell.row
 
 
 def _effective(changes: Sequence[str]) -> tuple[str, ...]:
