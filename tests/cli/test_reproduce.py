@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from diffaug.cli import app
 from diffaug.cli.reproduce import EXPERIMENTS
 from diffaug.errors import DiffaugError
 from diffaug.reproduce import plans, workers
-from diffaug.reproduce.grid import Grid
+from diffaug.reproduce.cell import Result
+from diffaug.reproduce.grid import DEV, Grid, write_result
+from diffaug.reproduce.run import GridInterrupted
 
 runner = CliRunner()
 
@@ -49,7 +52,7 @@ def test_a_grid_from_beginning_to_end(arguments: list[str], tmp_path: Path, monk
     for ending in ("txt", "md", "tex", "json"):
         assert (grid.folder / "tables" / f"prefix-length.{ending}").stat().st_size
     assert "\x1b" not in (grid.folder / "tables" / "prefix-length.txt").read_text("utf-8")
-    assert run(*arguments, "--dry-run").count("finished") == 5  # and how many there are
+    assert "4 finished, 0 failed, 0 to do." in run(*arguments, "--dry-run")
 
     with pytest.raises(DiffaugError, match="another grid: draws was 5, is 3"):
         run(*arguments, "--draws", "3")
@@ -67,9 +70,48 @@ def test_a_grid_from_beginning_to_end(arguments: list[str], tmp_path: Path, monk
 
 def test_a_dry_run_lists_and_does_nothing(arguments: list[str], tmp_path: Path) -> None:
     output = run(*arguments, "--dry-run")
-    assert "DiffAug, semi  2  setting 1  draw 0  seed 42  (diffaug-semi)  to do" in output
-    assert "2 runs try the settings; 2 with other seeds" in output
+    assert "DiffAug, semi  2  (diffaug-semi)\n  setting 0  draw 0  seed 42  to do\n" in output
+    assert "4 runs: 2 to try every setting once, 2 to repeat the best" in output
     assert not (tmp_path / "grid").exists()
+
+
+def test_an_interrupted_grid_shows_what_there_is(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = 0
+
+    def interrupted(grid: Grid, *_: object, **__: object) -> None:
+        for cell in grid.first[:finished]:
+            write_result(grid.folder_of(cell), Result({DEV: 70.0, "STS-B": 69.0, "average": 69.0}, 1.0, 0.5))
+        raise GridInterrupted(signal.SIGINT)
+
+    monkeypatch.setattr("diffaug.reproduce.run.run_grid", interrupted)
+    tables = tmp_path / "grid" / "tables"
+    assert "go on with the same command" in run(*arguments, code=130)
+    assert not tables.exists()  # of nothing
+    finished = 1
+    output = " ".join(run(*arguments, code=130).split())
+    assert "go on with the same command" in output
+    assert "No measurement yet for 1 of 2 places in the table: DiffAug, semi at 3" in output
+    assert (tables / "prefix-length.md").is_file()
+
+
+def test_a_budget_may_be_described_better_half_way(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise GridInterrupted(signal.SIGINT)
+
+    monkeypatch.setattr("diffaug.reproduce.run.run_grid", interrupted)
+    budget = tmp_path / "mine.yaml"
+    text = "name: mine\nabout: {0}\nnotes: [{0}]\notherwise: [[stage2.learning_rate={1}]]\n"
+    for words in ("Tried out", "Well tried"):
+        budget.write_text(text.format(words, "1e-5"), "utf-8")
+        run(*arguments, "--budget", str(budget), code=130)
+    assert "Tried out" in Grid.open(tmp_path / "grid").plan_info["notes"]
+    budget.write_text(text.format("Well tried", "2e-5"), "utf-8")
+    with pytest.raises(DiffaugError, match="another grid: budget was"):
+        run(*arguments, "--budget", str(budget))
 
 
 def test_mistakes_cost_no_time(arguments: list[str], tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ def test_markdown(main_grid: Grid) -> None:
     assert text.endswith("""
 - Encoder: small
 - Made by hand
-- †DiffAug, sup: 2 of 3 runs
+- † Fewer runs than asked for: DiffAug, sup (2 of 3)
 - Failed: DiffAug, sup, setting 1, draw 0, seed 1: it collapsed (cells/diffaug-sup_setting1_draw0_seed1)
-- Not finished: DiffAug, sup: setting 0, draw 0, seed 3
+- Not finished: 1 of the runs planned so far: DiffAug, sup, setting 0, draw 0, seed 3
 - Measured on device cpu, torch 2.13.0
 """)
 
@@ -195,7 +195,8 @@ Mean ± sample standard deviation (n - 1) over up to 3 seeds of Spearman x 100.
         in text
     )
     assert text.endswith(
-        "Not finished: DiffAug, sup: setting 0, draw 0, seed 3\nMeasured on device cpu, torch 2.13.0\n"
+        "Not finished: 1 of the runs planned so far: DiffAug, sup, setting 0, draw 0,\nseed 3\n"
+        "Measured on device cpu, torch 2.13.0\n"
     )
 
 
@@ -285,7 +286,7 @@ def test_columns_of_label_counts(low_label_grid: Grid) -> None:
         ["  paper", "‡80.18 ±0.6", "‡81.73 ±0.2"],
     ]
     assert table.bold == {(2, 1), (2, 2), (4, 1)}
-    assert "No measurement: DiffAug, sup at 27,560: 0 of 1 settings have run, none is chosen" in notes(
+    assert "No measurement yet for 1 of 6 places in the table: DiffAug, sup at 27,560" in notes(
         summarise(low_label_grid, resamples=50)
     )
 
@@ -373,8 +374,23 @@ def test_nothing_has_run_yet(tmp_path: Path) -> None:
     summary = summarise(begin(tmp_path / "grid", [make_cell("SimCSE, sup")]))
     for form in ("terminal", "markdown", "latex"):
         text = render(summary, form)  # type: ignore[arg-type]
-        assert "No measurement: SimCSE, sup: 0 of 1 settings have run" in text.replace("\n", " ")
+        assert "No measurement yet for 1 of 1 rows: SimCSE, sup" in text.replace("\n", " ")
     assert json.loads(render(summary, "json"))["entries"][0]["runs"] == []
+
+
+def test_many_missing_rows_are_two_lines(tmp_path: Path) -> None:
+    """As after a run of one row of many."""
+    cells = [make_cell(f"Row {number}", setting=setting) for number in range(30) for setting in (0, 1)]
+    grid = begin(tmp_path / "grid", cells, seeds=[1])
+    for cell in (*cells[:2], cells[42]):
+        finish(grid, cell, right)
+    assert notes(summarise(grid, resamples=0))[2:-1] == [
+        "No measurement yet for 29 of 30 rows: Row 21 (1 of 2 settings tried); Row 1; Row 2; Row 3; Row 4; Row 5 "
+        "and 23 more",
+        "Not finished: 57 of the runs planned so far: Row 1, setting 0, draw 0, seed 1; "
+        "Row 1, setting 1, draw 0, seed 1; Row 2, setting 0, draw 0, seed 1; Row 2, setting 1, draw 0, seed 1; "
+        "Row 3, setting 0, draw 0, seed 1; Row 3, setting 1, draw 0, seed 1 and 51 more",
+    ]
 
 
 def test_an_unknown_form_is_refused(main_grid: Grid) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from diffaug.reproduce.cell import Cell
     from diffaug.reproduce.grid import Grid
-    from diffaug.reproduce.plans import Plan, PlanSettings
+    from diffaug.reproduce.plans import PlanSettings
 
 EXPERIMENTS = ("main", "low-label", "ablation", "prefix-length", "stage1-steps", "aux-weight", "divergence", "cost")
 # Every recipe's own.
@@ -65,7 +63,9 @@ def reproduce(
     """Run the grid behind a table or figure of the paper; finished runs are kept, the rest is continued."""
     from diffaug.reproduce.budget import load_budget
     from diffaug.reproduce.grid import MADE, Grid
+    from diffaug.reproduce.listing import listing
     from diffaug.reproduce.plans import DataFiles, PlanSettings, plan
+    from diffaug.reproduce.run import GridInterrupted, run_grid
 
     with tempfile.TemporaryDirectory() as nowhere:
         made = Path(nowhere) if dry_run else out / MADE
@@ -86,10 +86,16 @@ def reproduce(
         arguments = (out, _request(experiment, settings), about, planned.cells)
         if dry_run:
             begun = Grid.begin(*arguments) if (out / "grid.json").is_file() else Grid(*arguments)
-            _list(begun, planned, rows)
+            for line in [*listing(begun, planned.more, rows), *(f"{note}." for note in planned.notes)]:
+                typer.echo(line)
             return
     grid = Grid.begin(*arguments)
-    failures = _run(grid, planned, data, jobs, rows, keep_models, quiet)
+    try:
+        failures = run_grid(grid, planned, data, jobs=jobs, rows=rows, keep_models=keep_models, quiet=quiet)
+    except GridInterrupted as interrupted:
+        typer.secho(str(interrupted), err=True)
+        _show(grid)
+        raise typer.Exit(128 + interrupted.signal) from None
     _show(grid)
     if failures:
         typer.secho(f"{len(failures)} of the cells failed; the same command tries them again:", err=True)
@@ -115,6 +121,9 @@ def _request(experiment: str, settings: PlanSettings) -> dict[str, Any]:
 
     files = {key: None if value is None else str(value) for key, value in asdict(settings.data).items()}
     del files["made"]
+    budget = asdict(settings.budget)
+    for words in ("about", "notes"):  # these may be put better while a grid is under way
+        del budget[words]
     return {
         "experiment": experiment,
         "encoder": settings.encoder,
@@ -122,44 +131,14 @@ def _request(experiment: str, settings: PlanSettings) -> dict[str, Any]:
         "seeds": list(settings.seeds),
         "draws": settings.draws,
         "changes": list(settings.changes),
-        "budget": asdict(settings.budget),
+        "budget": budget,
         "columns": list(settings.columns),
         "generator": settings.generator,
     }
 
 
-def _list(grid: Grid, planned: Plan, rows: set[str] | None) -> None:
-    from diffaug.reproduce.display import words
-
-    asked = [cell for cell in grid.cells if rows is None or cell.row in rows]
-    states = dict.fromkeys(asked, "to do")
-    states |= {cell: "failed" for cell, _ in grid.failures() if cell in states}
-    states |= {cell: "finished" for cell, _ in grid.results() if cell in states}
-    for cell, state in states.items():
-        typer.echo(f"{words(cell)}  ({cell.recipe})  {state}")
-    first = {(cell.row, cell.column): cell for cell in grid.first if cell in states}
-    later = sum(len(planned.more(cell)) for cell in first.values())
-    tried = sum(cell in states for cell in grid.first)
-    typer.echo(f"{tried} runs try the settings; {later} with other seeds and draws follow for the best ones.")
-    typer.echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()) + ".")
-    for note in planned.notes:
-        typer.echo(f"{note}.")
-
-
-def _run(
-    grid: Grid, planned: Plan, data: Path, jobs: int, rows: set[str] | None, keep_models: bool, quiet: bool
-) -> list[tuple[Cell, str]]:
-    from diffaug.reproduce.run import GridInterrupted, run_grid
-
-    try:
-        return run_grid(grid, planned, data, jobs=jobs, rows=rows, keep_models=keep_models, quiet=quiet)
-    except GridInterrupted as interrupted:
-        typer.secho(str(interrupted), err=True)
-        raise typer.Exit(128 + interrupted.signal) from None
-
-
 def _show(grid: Grid) -> None:
-    """The table, and where the files are."""
+    """The table, as far as there is one, and where the files are."""
     if not grid.results():
         return
     from diffaug.reproduce.output import write_figures, write_tables

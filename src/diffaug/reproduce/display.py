@@ -12,6 +12,7 @@ from diffaug.reproduce.cell import Cell, Result
 from diffaug.reproduce.grid import DEV
 from diffaug.reproduce.schedule import Schedule
 from diffaug.reproduce.score import AVERAGE
+from diffaug.reproduce.words import cell_words
 
 # More would push the lines of finished cells out of a small window.
 _SHOWN = 16
@@ -49,12 +50,12 @@ class Display:
     def finished(self, cell: Cell, result: Result) -> None:
         """A cell has finished."""
         scores = f"dev {result.scores[DEV]:.2f}  average {result.scores[AVERAGE]:.2f}"
-        self.say(f"{self._count()}  {words(cell)}: {scores}  ({result.seconds:.0f} s)")
+        self.say(f"{self._count()}  {cell_words(cell)}: {scores}  ({result.seconds:.0f} s)")
 
     def failed(self, cell: Cell, failure: str) -> None:
         """A cell has failed."""
         self._failed += 1
-        self.say(f"{self._count()}  {words(cell)} failed: {failure.splitlines()[0]}", style="red")
+        self.say(f"{self._count()}  {cell_words(cell)} failed: {failure.splitlines()[0]}", style="red")
 
     def say(self, text: str, style: str = "") -> None:
         """A line for people."""
@@ -68,16 +69,10 @@ class Display:
             ProgressBar(total=schedule.total, completed=schedule.finished, width=40),
             f"{schedule.finished} of {schedule.total} cells{failed}",
         )
-        lines = [Text(f"  {words(cell)}", style="dim") for cell in self._running[:_SHOWN]]
+        lines = [Text(f"  {cell_words(cell)}", style="dim") for cell in self._running[:_SHOWN]]
         if len(self._running) > _SHOWN:
             lines.append(Text(f"  and {len(self._running) - _SHOWN} more", style="dim"))
         return Group(overall, *lines)
 
     def _count(self) -> str:
         return f"{self._schedule.finished:>{len(str(self._schedule.total))}}/{self._schedule.total}"
-
-
-def words(cell: Cell) -> str:
-    """A cell in a line: `DiffAug, semi  1 %  setting 2  draw 1  seed 43`; settings are counted from 1, as people do."""
-    parts = [cell.row, cell.column, f"setting {cell.setting + 1}", f"draw {cell.draw}", f"seed {cell.seed}"]
-    return "  ".join(part for part in parts if part)

@@ -11,6 +11,7 @@ from diffaug.evaluation.protocol import STS
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.paired import PairedTest, Run
 from diffaug.reproduce.paper import Figure
+from diffaug.reproduce.words import place_words
 
 SEVEN = tuple(spec.name for spec in STS if not spec.extra)
 """The STS tasks whose average papers report."""
@@ -67,7 +68,7 @@ class Entry:
     @property
     def place(self) -> str:
         """In words."""
-        return f"{self.row} at {self.column}" if self.column else self.row
+        return place_words(self.row, self.column)
 
     @property
     def chosen(self) -> str | None:

@@ -15,7 +15,9 @@ from diffaug.reproduce.findings import GIB, MINUTES, SEVEN, Entry, Lead, Spread,
 from diffaug.reproduce.grid import DEV, Grid
 from diffaug.reproduce.paired import PairedTest, Pairing, Run, UnpairedError
 from diffaug.reproduce.plans import Plan
+from diffaug.reproduce.resamples import Resamples
 from diffaug.reproduce.score import AVERAGE
+from diffaug.reproduce.words import setting_words
 
 # What these show is not the scores of their runs.
 _NOT_ABOUT_SCORES = ("cost", "divergence")
@@ -26,6 +28,8 @@ _WORTH_A_BAR = 20
 
 def summarise(grid: Grid, *, resamples: int = 1000, seed: int = 0, confidence: float = 0.95) -> Summary:
     """Bring a grid's results together, as far as it has come.
+
+    What the bootstrap gives is kept in the grid's folder: it is computed again only for rows whose runs have changed.
 
     Args:
         grid: of any experiment.
@@ -44,9 +48,10 @@ def summarise(grid: Grid, *, resamples: int = 1000, seed: int = 0, confidence: f
     untested: list[str] = []
     leads: list[Lead] = []
     if resamples and tasks and experiment not in _NOT_ABOUT_SCORES:
-        pairing = Pairing(tasks, resamples, seed, confidence)
-        entries = _with_tests(entries, pairing, untested)
-        leads = list(_leads(entries, pairing, untested)) if experiment == _LEAD else []
+        with Resamples(grid.folder) as kept:
+            pairing = Pairing(tasks, resamples, seed, confidence, kept)
+            entries = _with_tests(entries, pairing, untested)
+            leads = list(_leads(entries, pairing, untested)) if experiment == _LEAD else []
     failures = [(cell, _first_line(text)) for cell, text in grid.failures()]
     over = {*results, *(cell.name for cell, _ in failures)}
     return Summary(
@@ -88,7 +93,7 @@ def _entries(grid: Grid, results: dict[str, Run]) -> Iterator[Entry]:
             row=row,
             column=column,
             baseline=cells[0].baseline,
-            settings=_in_words(cells),
+            settings=setting_words(cells),
             tried=sum(cell.name in results for cell in cells),
             setting=None if setting is None else [cell.setting for cell in cells].index(setting),
             runs=runs,
@@ -109,12 +114,6 @@ def _asked(cell: Cell, info: dict[str, Any]) -> int:
     """How many runs a row is meant to have at a column, also before the plan's second round is known."""
     seeds, draws = tuple(info.get("seeds") or (cell.seed,)), int(info.get("draws") or 1)
     return 1 + len(Plan("", "", [], "", (), seeds, draws).more(cell))
-
-
-def _in_words(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """What tells the settings of a row apart."""
-    common = set.intersection(*(set(cell.changes) for cell in cells))
-    return tuple(", ".join(change for change in cell.changes if change not in common) for cell in cells)
 
 
 def _values(runs: Sequence[Run]) -> dict[str, Spread]:

@@ -12,9 +12,8 @@ from diffaug.reproduce.findings import Entry, Spread
 from diffaug.reproduce.grid import DEV, Grid
 from diffaug.reproduce.score import AVERAGE
 from diffaug.reproduce.summary import summarise
+from diffaug.reproduce.words import listed
 
-# As many as a note can name and still be a note.
-_NAMED = 6
 _NUMBER = re.compile(r"\d[\d,]*(\.\d+)?(e-?\d+)?")
 
 
@@ -79,11 +78,6 @@ def gaps_note(entries: Sequence[Entry], name: str | None = None) -> str | None:
 
 def _count(entry: Entry, name: str) -> int:
     return entry.values[name].count if name in entry.values else 0
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a row; of many, the first ones."""
-    return "; ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def score_title(score: str, found: Sequence[Entry]) -> str:

@@ -14,7 +14,6 @@ from diffaug.reproduce.figures.measured import (
     deviation,
     entries_of,
     gaps_note,
-    listed,
     number,
     recipe_of,
     runs_note,
@@ -32,6 +31,7 @@ from diffaug.reproduce.figures.style import (
 )
 from diffaug.reproduce.findings import Entry, Spread
 from diffaug.reproduce.grid import DEV, Grid
+from diffaug.reproduce.words import listed
 
 AUTO = "auto"
 # The part of stage 1 at whose end the loss is averaged: a single batch's loss is noise.

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.findings import Summary
+from diffaug.reproduce.words import cell_sentence, listed
 
 
 def notes(summary: Summary) -> list[str]:
     """In sentences without their full stop: the plan's own, few runs, failed and unfinished cells, the machine."""
-    found = [*_plan(summary), *_few_runs(summary), *_untuned(summary)]
-    found += [f"Failed: {_words(cell)}: {why} (cells/{cell.name})" for cell, why in summary.failures]
-    places: dict[tuple[str, str], list[Cell]] = {}
-    for cell in summary.unfinished:
-        places.setdefault((cell.row, cell.column), []).append(cell)
-    for (row, column), cells in places.items():
-        which = "; ".join(_run_words(cell) for cell in cells)
-        found.append(f"Not finished: {f'{row} at {column}' if column else row}: {which}")
-    found += [f"Not compared: {why}" for why in summary.untested]
-    return found + [f"Measured on {', '.join(f'{k} {v}' for k, v in sorted(m.items()))}" for m in summary.machines if m]
+    return [
+        *_plan(summary),
+        *_few_runs(summary),
+        *_unmeasured(summary),
+        *(f"Failed: {cell_sentence(cell)}: {why} (cells/{cell.name})" for cell, why in summary.failures),
+        *_unfinished(summary),
+        *(f"Not compared: {why}" for why in summary.untested),
+        *(f"Measured on {', '.join(f'{k} {v}' for k, v in sorted(m.items()))}" for m in summary.machines if m),
+    ]
 
 
 def _plan(summary: Summary) -> list[str]:
@@ -28,25 +27,25 @@ def _plan(summary: Summary) -> list[str]:
 
 
 def _few_runs(summary: Summary) -> list[str]:
-    return [
-        f"†{entry.place}: {len(entry.runs)} of {entry.asked} runs"
-        for entry in summary.entries
-        if entry.short and entry.runs
+    short = [entry for entry in summary.entries if entry.short and entry.runs]
+    named = [f"{entry.place} ({len(entry.runs)} of {entry.asked})" for entry in short]
+    return [f"† Fewer runs than asked for: {listed(named)}"] if named else []
+
+
+def _unmeasured(summary: Summary) -> list[str]:
+    """Rows, at a column where they have columns, that stand empty in the table: those first whose tuning has begun."""
+    without = sorted((entry for entry in summary.entries if not entry.runs), key=lambda entry: not entry.tried)
+    if not without:
+        return []
+    named = [
+        f"{entry.place} ({entry.tried} of {len(entry.settings)} settings tried)" if entry.tried else entry.place
+        for entry in without
     ]
+    what = "rows" if summary.columns == ("",) else "places in the table"
+    return [f"No measurement yet for {len(without)} of {len(summary.entries)} {what}: {listed(named)}"]
 
 
-def _untuned(summary: Summary) -> list[str]:
-    """Places without any measurement."""
-    return [
-        f"No measurement: {entry.place}: {entry.tried} of {len(entry.settings)} settings have run, none is chosen"
-        for entry in summary.entries
-        if not entry.runs
-    ]
-
-
-def _words(cell: Cell) -> str:
-    return f"{f'{cell.row} at {cell.column}' if cell.column else cell.row}, {_run_words(cell)}"
-
-
-def _run_words(cell: Cell) -> str:
-    return f"setting {cell.setting}, draw {cell.draw}, seed {cell.seed}"
+def _unfinished(summary: Summary) -> list[str]:
+    """Runs that are still to come. Those of a setting that is yet to be chosen are not planned, and not counted."""
+    named = [cell_sentence(cell) for cell in summary.unfinished]
+    return [f"Not finished: {len(named)} of the runs planned so far: {listed(named)}"] if named else []
