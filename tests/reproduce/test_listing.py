@@ -67,3 +67,11 @@ def test_of_some_rows(tmp_path: Path) -> None:
     lines = list(listing(begin(tmp_path / "grid"), more, {"DiffAug, sup"}))
     assert lines[0] == "DiffAug, sup  (diffaug-sup)"
     assert lines[-1] == "0 finished, 0 failed, 3 to do."
+
+
+def test_of_a_row_that_is_not_tuned(tmp_path: Path) -> None:
+    grid = Grid.begin(tmp_path / "grid", {"experiment": "made-up"}, ABOUT, DIFFAUG[:1])
+    assert list(listing(grid, more))[1:3] == [
+        "  setting 0  draw 0  seed 1  to do",
+        "  then 1 more time, with other seeds",
+    ]

@@ -31,7 +31,8 @@ def listing(grid: Grid, more: Callable[[Cell], list[Cell]], rows: Collection[str
         yield from _lines(later, [""] * len(later), states)
         if to_come:
             times = counted(len(to_come), "more time")
-            yield f"  then the best setting {times}, with other {_others(to_come, first[0])}"
+            what = "then the best setting" if len(first) > 1 else "then"
+            yield f"  {what} {times}, with other {_others(to_come, first[0])}"
         for cell in (*first, *later):
             counts[states[cell.name]] += 1
         counts["to do"] += len(to_come)
