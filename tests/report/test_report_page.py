@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,10 @@ def test_worst_pairs_and_map_are_what_the_model_says(page: Parsed, trained: Path
         )
         assert 0 <= min(gold_rank, rank) <= max(gold_rank, rank) <= 100
         assert 0 <= gold <= 5
-    assert [abs(row[5] - row[3]) for row in rows] == sorted((abs(row[5] - row[3]) for row in rows), reverse=True)
+    # Both ranks are rounded, which moves an error by one at the most; the order is that of the exact ones.
+    errors = [abs(row[5] - row[3]) for row in rows]
+    assert all(larger >= smaller - 2 for larger, smaller in pairwise(errors))
+    assert errors[0] - errors[-1] > 50
 
     drawn = data["map"]
     model = next(model for model in drawn["models"] if model["run"] == place)
