@@ -301,8 +301,12 @@ def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recip
     return recipe
 
 
-def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The values of a file, on top of those of the recipe it extends."""
+def read_settings(path: Path) -> dict[str, Any]:
+    """The values of a YAML file, unchecked.
+
+    Raises:
+        DiffaugError: it cannot be read, or is not a group of keys and values.
+    """
     try:
         values = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -311,6 +315,12 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise DiffaugError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise DiffaugError(f"{path} holds no settings")
+    return values
+
+
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The values of a file, on top of those of the recipe it extends."""
+    values = read_settings(path)
     if "extends" not in values:
         return values
     if path in seen:

@@ -100,7 +100,7 @@ def test_the_note_says_how_rows_were_tuned() -> None:
         ("name: a\nabout: b\notherwise: [[stage1.epochs]]\n", "is no key=value"),
         ("name: a\nabout: b\notherwise: []\n", "`otherwise` has no settings"),
         ("name: a\nabout: b\nfamily: []\n", "did you mean 'families'"),
-        ("- a\n", "holds no budget"),
+        ("- a\n", "holds no settings"),
         ("name: [\n", "not valid YAML"),
     ],
 )

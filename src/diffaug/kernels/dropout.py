@@ -6,34 +6,15 @@ time of a training step. `QuickDropout` makes four decisions of every draw, for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from diffaug.kernels.replacing import Replacing
 
 _LEVELS = 1 << 16
-
-
-class QuickDropout(TorchFunctionMode):
-    """Inside of this context, dropout of float32 tensors on a CPU is quick, that of attention weights included.
-
-    It follows torch's random state like any other dropout. Probabilities are rounded to the 65,536th part.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        replaced = _REPLACED.get(func)
-        if replaced is not None and args and args[0].device.type == "cpu" and args[0].dtype == torch.float32:
-            return replaced(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
 
 
 def dropout(states: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -68,7 +49,16 @@ def attention(
     return dropout(scores.softmax(-1), dropout_p) @ value
 
 
-_REPLACED: dict[Any, Callable[..., Any]] = {F.dropout: dropout, F.scaled_dot_product_attention: attention}
+class QuickDropout(Replacing):
+    """Inside of this context, dropout of float32 tensors on a CPU is quick, that of attention weights included.
+
+    It follows torch's random state like any other dropout. Probabilities are rounded to the 65,536th part.
+    """
+
+    functions: ClassVar = {F.dropout: dropout, F.scaled_dot_product_attention: attention}
+
+    def applies(self, first: Tensor) -> bool:
+        return first.device.type == "cpu" and first.dtype == torch.float32
 
 
 class _Dropout(torch.autograd.Function):

@@ -6,47 +6,30 @@ torch adds them up in kernels that leave most of a GPU idle when there are ten t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from diffaug.kernels import HALF
+from diffaug.kernels.replacing import Replacing
 
 # Programs that share the rows of a layer norm's gradient.
 _PROGRAMS = 1024
 
 
-class QuickSums(TorchFunctionMode):
-    """Inside of this context, 16-bit linear layers and layer norms on a GPU have quick gradients."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        replaced = _REPLACED.get(func)
-        if replaced is not None and args[0].is_cuda and args[0].dtype in HALF:
-            return replaced(func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _linear(func: Callable[..., Any], states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+def _linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if bias is None or not bias.requires_grad:
-        return func(states, weight, bias)
+        return F.linear(states, weight, bias)
     return _Linear.apply(states, weight, bias)
 
 
 def _layer_norm(
-    func: Callable[..., Any],
     states: Tensor,
     shape: Sequence[int],
     weight: Tensor | None = None,
@@ -54,11 +37,17 @@ def _layer_norm(
     eps: float = 1e-5,
 ) -> Any:
     if weight is None or bias is None or not weight.requires_grad or len(shape) > 1:
-        return func(states, shape, weight, bias, eps)
+        return F.layer_norm(states, shape, weight, bias, eps)
     return _LayerNorm.apply(states, weight, bias, eps)
 
 
-_REPLACED: dict[Any, Callable[..., Any]] = {F.linear: _linear, F.layer_norm: _layer_norm}
+class QuickSums(Replacing):
+    """Inside of this context, 16-bit linear layers and layer norms on a GPU have quick gradients."""
+
+    functions: ClassVar = {F.linear: _linear, F.layer_norm: _layer_norm}
+
+    def applies(self, first: Tensor) -> bool:
+        return first.is_cuda and first.dtype in HALF
 
 
 class _Linear(torch.autograd.Function):
@@ -81,7 +70,7 @@ def _column_sums(values: Tensor) -> Tensor:
     return (_ones(len(values), values.dtype, values.device) @ values).squeeze(0)
 
 
-@lru_cache(maxsize=32)
+@cache  # never forgotten: recorded graphs read them where they are
 def _ones(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones(1, count, dtype=dtype, device=device)
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
-from diffaug.config import recipe_names
+from diffaug.config import read_settings, recipe_names
 from diffaug.errors import DiffaugError
 from diffaug.typed import build, nearest
 
@@ -102,15 +100,7 @@ def load_budget(name_or_path: str = "paper") -> Budget:
         if name_or_path not in budget_names():
             raise DiffaugError(f"there is no budget {name_or_path!r}{nearest(name_or_path, budget_names())}")
         path = BUDGETS / f"{name_or_path}.yaml"
-    try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise DiffaugError(f"{path} cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise DiffaugError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise DiffaugError(f"{path} holds no budget: it needs a name, and settings for families of recipes")
-    budget: Budget = build(Budget, values, str(path))
+    budget: Budget = build(Budget, read_settings(path), str(path))
     _check(budget, path)
     return budget
 

@@ -1,0 +1,35 @@
+"""Putting operations of our own in the place of torch's, for whatever model runs inside of a context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class Replacing(TorchFunctionMode):
+    """A context in which some functions of torch are others. Subclasses say which, and for what inputs.
+
+    Attributes:
+        functions: torch's, and what is called instead, with the same arguments; not replaced inside of that call.
+    """
+
+    functions: ClassVar[Mapping[Any, Callable[..., Any]]]
+
+    def applies(self, first: Tensor) -> bool:
+        """Whether to replace a call, given its first argument."""
+        raise NotImplementedError
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        replaced = self.functions.get(func)
+        if replaced is not None and args and self.applies(args[0]):
+            func = replaced
+        return func(*args, **(kwargs or {}))
