@@ -2,7 +2,7 @@
 
 Sentences have some twenty tokens, so all keys of a row fit into one program: no running maximum, nothing kept for the
 backward pass but the inputs, no padding in memory, and the prefix is read where it is instead of being copied before
-every row. Libraries' kernels for rows end to end have no dropout, which the methods here live on.
+every row. torch's own kernel for rows end to end has no dropout, which the methods here live on.
 
 For which inputs, `kernels.attention_fits` says.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from diffaug.models.packed import Packed
 
-# Rounds of the Philox generator: seven pass all tests of randomness, ten are the custom.
+# Rounds of the Philox generator: its authors found seven to pass all tests of randomness; ten are the custom.
 _ROUNDS: tl.constexpr = tl.constexpr(7)
 # Rows of at most so many tokens go first.
 _SHORT = 32

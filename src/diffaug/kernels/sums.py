@@ -66,7 +66,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _column_sums(values: Tensor) -> Tensor:
-    """(columns,): as a product with ones, which the matrix units do in half the time of a sum."""
+    """(columns,): as a product with ones, which the matrix units do sooner than a sum."""
     return (_ones(len(values), values.dtype, values.device) @ values).squeeze(0)
 
 

@@ -1,7 +1,7 @@
 """Computing in 16 bits throughout: copies of the weights, cast once a step, in place of casts inside of every layer.
 
-Autocast keeps weights and the sums between layers in 32 bits and casts back and forth, which on a GPU costs as much
-time as the multiplications. Here the whole encoder runs in 16 bits; the weights that the optimiser changes, and their
+Autocast keeps weights and the sums between layers in 32 bits and casts back and forth; on a GPU, short sentences make
+that a good part of a step. Here the whole encoder runs in 16 bits; the weights that the optimiser changes, and their
 gradients, stay in 32.
 """
 
