@@ -191,6 +191,7 @@ class LoopSettings:
 
     Attributes:
         precision: `auto` is bf16 on a GPU that has it and fp32 elsewhere.
+        fast: send rows through the encoder in the fastest way that fits model and machine; false: in the plain one.
         accumulate: batches whose gradients are added up for one step; they share no negatives.
         clip: the largest gradient norm; null for none.
         eval_every: steps between evaluations.
@@ -200,6 +201,7 @@ class LoopSettings:
     """
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    fast: bool = True
     accumulate: int = 1
     clip: float | None = 1.0
     eval_every: int = 50

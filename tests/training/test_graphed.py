@@ -12,10 +12,10 @@ import torch
 
 from diffaug import train
 from diffaug.config import Recipe, load_recipe
-from diffaug.methods.base import Method, Stage
+from diffaug.methods.base import Stage
 from diffaug.training import loop
 from diffaug.training.optim import trainable
-from diffaug.training.passes import GraphedPasses, Passes, PlainPasses, passes_for
+from diffaug.training.passes import GraphedPasses, Passes, passes_for
 from diffaug.training.precision import Precision
 
 pytest.importorskip("triton")
@@ -27,12 +27,6 @@ DEVICE = torch.device("cuda")
 CALM = ["stage1.steps=2", "stage2.steps=100", "stage2.dropout=false", "views.dropout=0.0", "data.test=null"]
 
 
-def plain_passes(
-    method: Method, stage: Stage, precision: Precision, device: torch.device, learning: dict[str, Any]
-) -> Passes:
-    return PlainPasses(method.represent, stage.gradient_cache, precision.autocast)
-
-
 @pytest.fixture
 def curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     """The losses of stage 2 of a quickstart run, every ten steps; in the plain way unless ``fast``."""
@@ -41,12 +35,12 @@ def curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
         chosen: list[Passes] = []
 
         def choose(*arguments: Any) -> Passes:
-            chosen.append((passes_for if fast else plain_passes)(*arguments))
+            chosen.append(passes_for(*arguments))
             return chosen[-1]
 
         monkeypatch.setattr(loop, "passes_for", choose)
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        train(load_recipe("quickstart", [*CALM, *changes]), out, quiet=True)
+        train(load_recipe("quickstart", [*CALM, f"loop.fast={fast}", *changes]), out, quiet=True)
         assert all(isinstance(passes, GraphedPasses) == fast for passes in chosen)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         return [line["loss"] for line in lines if line["stage"] == 2 and "loss" in line]

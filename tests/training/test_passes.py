@@ -72,6 +72,21 @@ def test_a_cpu_gets_the_plain_way(make_recipe: Callable[..., Recipe]) -> None:
     assert isinstance(found, PlainPasses)
 
 
+def test_the_plain_way_is_there_on_request(make_recipe: Callable[..., Recipe]) -> None:
+    method, device = build(make_recipe()).train(), torch.device("cpu")
+    rows = method.collator.rows(*rows_of(method))
+
+    def vectors(represent: Callable[..., torch.Tensor]) -> torch.Tensor:
+        torch.manual_seed(3)
+        return represent(rows)
+
+    wanted = vectors(method.represent)
+    arguments = (method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
+    # Quick dropout draws other random numbers, so that which way it was can be seen from the outside.
+    assert torch.equal(vectors(passes_for(*arguments, fast=False)), wanted)
+    assert not torch.equal(vectors(passes_for(*arguments)), wanted)
+
+
 class TestHalved:
     """In 32 bits, where its results can be compared digit by digit."""
 

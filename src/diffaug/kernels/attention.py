@@ -145,6 +145,16 @@ def _launches(
 
 
 @triton.jit
+def _load(own, prefix, at, at_before, real, real_before, length: tl.constexpr):
+    """Keys, or values: a row's own (KEYS, dim), and those before it (PREFIX, dim), which mean nothing without any."""
+    found = tl.load(own + at, mask=real, other=0.0)
+    before = found
+    if length:
+        before = tl.load(prefix + at_before, mask=real_before, other=0.0)
+    return found, before
+
+
+@triton.jit
 def _weights(
     queries, keys, before, column, place, row, head, first, tokens, seed, scale, dropout,
     heads: tl.constexpr, length: tl.constexpr, drops: tl.constexpr,
@@ -192,15 +202,11 @@ def _forward(
         return
     column, place, channel = tl.arange(0, KEYS), tl.arange(0, PREFIX), tl.arange(0, dim)
     at = (start + column)[:, None] * (heads * dim) + head * dim + channel[None, :]
-    real = (column < tokens)[:, None]
-    keys, values = tl.load(key + at, mask=real, other=0.0), tl.load(value + at, mask=real, other=0.0)
-    before, values_before = keys, values
-    if length:
-        view = tl.load(views + row) if by_view else 0
-        at_before = ((view * heads + head) * length + place)[:, None] * dim + channel[None, :]
-        real_before = (place < length)[:, None]
-        before = tl.load(prefix_key + at_before, mask=real_before, other=0.0)
-        values_before = tl.load(prefix_value + at_before, mask=real_before, other=0.0)
+    real, real_before = (column < tokens)[:, None], (place < length)[:, None]
+    view = tl.load(views + row) if by_view else 0
+    at_before = ((view * heads + head) * length + place)[:, None] * dim + channel[None, :]
+    keys, before = _load(key, prefix_key, at, at_before, real, real_before, length)
+    values, values_before = _load(value, prefix_value, at, at_before, real, real_before, length)
     seed = tl.load(seeds) if drops else 0
     for first in range(0, tokens, QUERIES):
         line = first + tl.arange(0, QUERIES)
@@ -230,15 +236,11 @@ def _backward(
         return
     column, place, channel = tl.arange(0, KEYS), tl.arange(0, PREFIX), tl.arange(0, dim)
     at = (start + column)[:, None] * (heads * dim) + head * dim + channel[None, :]
-    real = (column < tokens)[:, None]
-    keys, values = tl.load(key + at, mask=real, other=0.0), tl.load(value + at, mask=real, other=0.0)
-    before, values_before = keys, values
-    real_before = (place < length)[:, None]
-    if length:
-        view = tl.load(views + row) if by_view else 0
-        at_before = ((view * heads + head) * length + place)[:, None] * dim + channel[None, :]
-        before = tl.load(prefix_key + at_before, mask=real_before, other=0.0)
-        values_before = tl.load(prefix_value + at_before, mask=real_before, other=0.0)
+    real, real_before = (column < tokens)[:, None], (place < length)[:, None]
+    view = tl.load(views + row) if by_view else 0
+    at_before = ((view * heads + head) * length + place)[:, None] * dim + channel[None, :]
+    keys, before = _load(key, prefix_key, at, at_before, real, real_before, length)
+    values, values_before = _load(value, prefix_value, at, at_before, real, real_before, length)
     seed = tl.load(seeds) if drops else 0
     d_keys, d_values = tl.zeros([KEYS, dim], tl.float32), tl.zeros([KEYS, dim], tl.float32)
     d_before, d_values_before = tl.zeros([PREFIX, dim], tl.float32), tl.zeros([PREFIX, dim], tl.float32)

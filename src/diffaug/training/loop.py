@@ -131,7 +131,7 @@ class Loop:
 
         self._method.begin(stage)
         device, accumulate = accelerator.device, self._recipe.loop.accumulate
-        passes = passes_for(self._method, stage, self._precision, device, names)
+        passes = passes_for(self._method, stage, self._precision, device, names, self._recipe.loop.fast)
 
         def prepare(index: int) -> Inputs:
             batches = {name: stream.batch(index) for name, stream in streams.items()}

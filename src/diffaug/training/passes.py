@@ -86,9 +86,14 @@ class GraphedPasses:
 
 
 def passes_for(
-    method: Method, stage: Stage, precision: Precision, device: torch.device, learning: Mapping[str, nn.Parameter]
+    method: Method,
+    stage: Stage,
+    precision: Precision,
+    device: torch.device,
+    learning: Mapping[str, nn.Parameter],
+    fast: bool = True,
 ) -> Passes:
-    """The fastest way there is for this model, stage and machine.
+    """The fastest way there is for this model, stage and machine, or the plain one.
 
     Args:
         method: ready for the stage.
@@ -96,7 +101,10 @@ def passes_for(
         precision: of the run.
         device: where it runs.
         learning: the parameters that learn, by their names within the method.
+        fast: look for the fastest.
     """
+    if not fast:
+        return PlainPasses(method.represent, stage.gradient_cache, precision.autocast)
     inside = {name: p for name, p in learning.items() if name.startswith(("encoder.backbone.", "encoder.views."))}
     if device.type == "cuda" and precision.half and stage.gradient_cache is None and inside and can_pack(method):
         return GraphedPasses(method, inside, precision.half)
