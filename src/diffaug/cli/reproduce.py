@@ -57,18 +57,25 @@ def reproduce(
     target: Annotated[str | None, typer.Option(metavar="FILE", help="The tasks' sentences, for flows.")] = None,
     generator: Annotated[str | None, typer.Option(metavar="MODEL", help="DiffCSE's masked language model.")] = None,
     keep_models: Annotated[bool, typer.Option(help="Keep every run's model when it is scored.")] = True,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Take finished runs that are the same over from this grid; repeatable."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, and do nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the table alone.")] = False,
 ) -> None:
     """Run the grid behind a table or figure of the paper; finished runs are kept, the rest is continued."""
     from diffaug.reproduce.budget import load_budget
-    from diffaug.reproduce.grid import MADE, Grid
+    from diffaug.reproduce.grid import GRID, MADE, Grid
     from diffaug.reproduce.listing import listing
     from diffaug.reproduce.plans import DataFiles, PlanSettings, plan
+    from diffaug.reproduce.reuse import Reuse
     from diffaug.reproduce.run import GridInterrupted, run_grid
 
     with tempfile.TemporaryDirectory() as nowhere:
-        made = Path(nowhere) if dry_run else out / MADE
+        begun = (out / GRID).is_file()
+        # A grid that is there has made its data already, and its cells name them.
+        made = Path(nowhere) if dry_run and not begun else out / MADE
         files = DataFiles.find(data, made, triplets=triplets, pairs=pairs, sentences=sentences, dev=dev, target=target)
         settings = PlanSettings(
             encoder=encoder,
@@ -82,16 +89,19 @@ def reproduce(
         )
         planned = plan(experiment, settings)
         rows = _rows(experiment, settings, only)
+        reused = Reuse(reuse, planned, out, data) if reuse else None
         about = {"title": planned.title, "columns_are": planned.columns_are, "notes": list(planned.notes)}
         arguments = (out, _request(experiment, settings), about, planned.cells)
         if dry_run:
-            begun = Grid.begin(*arguments) if (out / "grid.json").is_file() else Grid(*arguments)
-            for line in [*listing(begun, planned.more, rows), *(f"{note}." for note in planned.notes)]:
+            grid = Grid.begin(*arguments) if begun else Grid(*arguments)
+            for line in [*listing(grid, planned.more, rows, reused), *(f"{note}." for note in planned.notes)]:
                 typer.echo(line)
             return
     grid = Grid.begin(*arguments)
     try:
-        failures = run_grid(grid, planned, data, jobs=jobs, rows=rows, keep_models=keep_models, quiet=quiet)
+        failures = run_grid(
+            grid, planned, data, jobs=jobs, rows=rows, keep_models=keep_models, reuse=reused, quiet=quiet
+        )
     except GridInterrupted as interrupted:
         typer.secho(str(interrupted), err=True)
         _show(grid)

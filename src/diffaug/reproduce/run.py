@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from diffaug.training.signals import StopRequest, stop_on_signals
 
 if TYPE_CHECKING:
     from diffaug.reproduce.plans import Plan
+    from diffaug.reproduce.reuse import Reuse
 
 # How long a request to stop may go unnoticed.
 _LOOK_UP = 0.2
@@ -39,6 +40,7 @@ def run_grid(
     jobs: int = 1,
     rows: Collection[str] | None = None,
     keep_models: bool = True,
+    reuse: Reuse | None = None,
     quiet: bool = False,
 ) -> list[tuple[Cell, str]]:
     """Run what is left of a grid: unfinished cells, cells that failed, then other seeds of the best settings.
@@ -50,6 +52,7 @@ def run_grid(
         jobs: cells that run at the same time, each in a process of its own.
         rows: only these; None for all.
         keep_models: models stay when they are scored.
+        reuse: finished cells of other grids, which are taken over where they are the same.
         quiet: no output for people.
 
     Returns:
@@ -64,20 +67,30 @@ def run_grid(
     fresh = plan.one_at_a_time
     orders = Orders(grid.folder, data, 1 if fresh else jobs, keep_models, fresh, plan.record)
     with grid.locked(), stop_on_signals() as stop, Crew(orders, grid.folder / "workers.log") as crew:
-        schedule = Schedule(grid, plan.more, rows)
-        if not schedule.waiting:
-            return []
-        crew.start(schedule.waiting)
-        StsTasks.load(data)  # while the workers get ready: what would fail every cell fails here
+        schedule = Schedule(grid, plan.more, rows, _taking_over(grid, reuse, keep_models, stop))
+        if schedule.waiting:
+            crew.start(schedule.waiting)
+            StsTasks.load(data)  # while the workers get ready: what would fail every cell fails here
         with Display(schedule, quiet) as display:
-            if fresh and jobs > 1:
+            if fresh and jobs > 1 and schedule.waiting:
                 display.say(f"{plan.experiment} measures time and memory: one cell at a time, not {jobs}")
-            failures = _run(grid, schedule, crew, display, stop)
+            failures = _run(grid, schedule, crew, display, stop, reuse)
         shutil.rmtree(grid.folder / SHARED, ignore_errors=True)
         return failures
 
 
-def _run(grid: Grid, schedule: Schedule, crew: Crew, display: Display, stop: StopRequest) -> list[tuple[Cell, str]]:
+def _taking_over(
+    grid: Grid, reuse: Reuse | None, keep_models: bool, stop: StopRequest
+) -> Callable[[Cell], bool] | None:
+    if reuse is None:
+        return None
+    # Many models take a while to copy, and whoever asks to stop should not have to wait for all of them.
+    return lambda cell: not stop and reuse.take_over(cell, grid.folder_of(cell), keep_model=keep_models)
+
+
+def _run(
+    grid: Grid, schedule: Schedule, crew: Crew, display: Display, stop: StopRequest, reuse: Reuse | None
+) -> list[tuple[Cell, str]]:
     failures: list[tuple[Cell, str]] = []
     asked = False
     while True:
@@ -87,6 +100,8 @@ def _run(grid: Grid, schedule: Schedule, crew: Crew, display: Display, stop: Sto
             crew.stop()
         while not stop and len(crew.running) < crew.orders.jobs and (cell := schedule.next()) is not None:
             crew.give(cell)
+        for line in reuse.news() if reuse is not None else ():
+            display.say(line)
         display.running(crew.running)
         if not crew.running:
             break

@@ -19,15 +19,23 @@ class Schedule:
         grid: whose cells are run.
         more: the other seeds and draws of a cell that won.
         rows: only these; None for all.
+        take_over: finishes a cell without running it, and says whether it could; None: every cell is run.
 
     Attributes:
         total: how many cells there will be in the end, finished ones included.
         finished: how many of them are.
     """
 
-    def __init__(self, grid: Grid, more: Callable[[Cell], list[Cell]], rows: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        more: Callable[[Cell], list[Cell]],
+        rows: Collection[str] | None = None,
+        take_over: Callable[[Cell], bool] | None = None,
+    ) -> None:
         self._grid = grid
         self._more = more
+        self._take_over = take_over
         self._waiting: deque[Cell] = deque()
         self.finished = 0
         first = [cell for cell in grid.first if rows is None or cell.row in rows]
@@ -62,7 +70,7 @@ class Schedule:
 
     def _queue(self, cells: list[Cell]) -> None:
         for cell in cells:
-            if self._grid.result(cell) is not None:
+            if self._grid.result(cell) is not None or (self._take_over is not None and self._take_over(cell)):
                 self.finished += 1
             else:
                 # A failure that is about to be tried again does not count when the best setting is chosen.
