@@ -67,7 +67,8 @@ class _Linear(torch.autograd.Function):
 
 def _column_sums(values: Tensor) -> Tensor:
     """(columns,): as a product with ones, which the matrix units do sooner than a sum."""
-    return (_ones(len(values), values.dtype, values.device) @ values).squeeze(0)
+    most = triton.next_power_of_2(len(values))
+    return (_ones(most, values.dtype, values.device)[:, : len(values)] @ values).squeeze(0)
 
 
 @cache  # never forgotten: recorded graphs read them where they are

@@ -10,6 +10,8 @@ Stands in for the encoder like the gradient cache does: call it for vectors, tak
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor
 from diffaug.models.packed import Packed
 from diffaug.training.halved import Halved
 
-# Passes before recording, in which libraries choose their kernels and set up their memory.
+# Passes before the first recording.
 _WARM_UP = 2
 
 
@@ -46,6 +48,8 @@ class GraphedEncoder:
         self._device = device
         self._recordings: dict[tuple[int, ...], _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+        self._warm: set[int] = set()
         self._under_way: tuple[_Recording, Tensor] | None = None
 
     def __call__(self, packed: Packed) -> Tensor:
@@ -78,22 +82,49 @@ class GraphedEncoder:
     def _recorded(self, packed: Packed) -> _Recording:
         random_state = torch.cuda.get_rng_state(self._device)
         inputs = packed.to(self._device)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UP):
-                # Without a gradient it adds nothing to the gradients of the step under way.
-                vectors = self._encoder(inputs)
-                self._encoder.backward(vectors, torch.zeros_like(vectors))
-        torch.cuda.current_stream().wait_stream(side)
+        if packed.longest not in self._warm:
+            self._warm_up(inputs)
+            self._warm.add(packed.longest)
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(forward, pool=self._pool):
+        with self._capture(forward):
             self._encoder.refresh()
             vectors = self._encoder(inputs)
         gradient = torch.zeros_like(vectors)
-        with torch.cuda.graph(backward, pool=self._pool):
+        with self._capture(backward):
             self._encoder.backward(vectors, gradient)
         torch.cuda.set_rng_state(random_state, self._device)
         recording = _Recording(inputs, vectors.detach(), gradient, forward, backward)
         self._recordings[packed.size] = recording
         return recording
+
+    def _warm_up(self, inputs: Packed) -> None:
+        """Passes in which kernels are compiled and libraries set up their memory, which a recording must not see.
+
+        What of it depends on the batch depends on its longest row alone.
+        """
+        with self._aside():
+            for _ in range(_WARM_UP):
+                # Without a gradient it adds nothing to the gradients of the step under way.
+                vectors = self._encoder(inputs)
+                self._encoder.backward(vectors, torch.zeros_like(vectors))
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()  # the recordings have memory of their own
+
+    @contextmanager
+    def _capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        # Not `torch.cuda.graph`: that gives back all cached memory before each recording, and fetching it again takes
+        # longer than to record. Another thread prepares batches meanwhile, which is none of this recording's business.
+        with self._aside():
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                yield
+            finally:
+                graph.capture_end()
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On a stream of its own, after what is under way and before what comes."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self._stream)
