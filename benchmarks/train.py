@@ -219,12 +219,12 @@ class Bench:
 
         Args:
             step: what to run.
-            steps: how often, after as many to warm up as there are batches.
+            steps: how often, after a few to warm up, on a GPU one at least for each batch, whose size is recorded.
             template: tokens around a sentence that it has to compute.
             passes: multiplications and additions a parameter and token: 6 with all gradients, 4 without the weights'.
             rows: sentences a triplet.
         """
-        for _ in range(len(self.batches) + 2):
+        for _ in range(2 + (len(self.batches) if self.device.type == "cuda" else 0)):
             step()
         self._wait()
         start = time.perf_counter()
@@ -245,6 +245,40 @@ class Bench:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+# What kernels do, by parts of their names; the first that fits counts.
+KINDS = {
+    "embeddings": ("embedding", "Sort", "radix", "index"),
+    "layer norms": ("layer_norm", "_norm_backward"),
+    "attention": ("_forward", "_backward"),
+    "GELU": ("Gelu",),
+    "dropout": ("dropout",),
+    "matrix products": ("nvjet", "gemm", "cutlass", "splitK", "cublas"),
+    "optimiser and clipping": ("multi_tensor_apply", "Adam"),
+    "casts, copies, sums": ("elementwise", "copy", "Copy", "Memcpy", "Memset", "reduce"),
+}
+
+
+def profile(bench: Bench, steps: int) -> dict[str, float]:
+    """Where the GPU's milliseconds of a step of stage 2 are."""
+    step, close = bench.ours("diffaug-sup", 2, True)
+    try:
+        for _ in range(len(bench.batches) + 2):
+            step()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            for _ in range(steps):
+                step()
+            torch.cuda.synchronize()
+    finally:
+        close()
+    found: dict[str, float] = {}
+    for event in profiler.key_averages():
+        names = (kind for kind, parts in KINDS.items() if any(part in event.key for part in parts))
+        kind = next(names, "other")
+        found[kind] = found.get(kind, 0.0) + event.self_device_time_total / steps / 1000
+    return {kind: round(ms, 2) for kind, ms in sorted(found.items(), key=lambda pair: -pair[1])}
 
 
 def sides(bench: Bench, steps: int, only: tuple[str, ...] = ()) -> dict[str, dict[str, float]]:
@@ -310,6 +344,9 @@ def main() -> None:
     print(f"BERT-{arguments.model}, {arguments.triplets} triplets, {arguments.length} word pieces")
     bench = Bench(arguments.model, arguments.triplets, arguments.length, arguments.device)
     results["sides"] = medians([sides(bench, arguments.steps) for _ in range(arguments.rounds)])
+    if arguments.device == "cuda":
+        results["profile_ms"] = profile(bench, arguments.steps)
+        print(results["profile_ms"])
     if arguments.growth:
         only = ("plain SimCSE", "DiffAug stage 2, plain", "DiffAug stage 2, ours")
         # With the template and the special tokens, rows of 16, 32, 64 and 128 tokens.
