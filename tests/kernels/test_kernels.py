@@ -71,6 +71,33 @@ def test_attention_and_its_gradients(lengths: list[int], length: int, views: boo
         torch.testing.assert_close(mine.float(), reference.float(), rtol=TOLERANCE, atol=TOLERANCE * scale)
 
 
+def dropped_weights(seed: int, rows: int = 8) -> Tensor:
+    """(rows, heads, DIM, DIM): which weights dropout leaves, for rows of DIM tokens each."""
+    packed = batch([DIM] * rows, [0] * rows)
+    tokens = packed.input_ids.shape[1]
+    nothing = torch.zeros(tokens, HEADS, DIM, device=DEVICE, dtype=DTYPE)
+    # All weights are equal, and values the rows of a unit matrix: a result shows what became of each weight.
+    values = torch.eye(DIM, device=DEVICE, dtype=DTYPE)[torch.arange(tokens, device=DEVICE) % DIM]
+    values = values[:, None].expand(-1, HEADS, -1)
+    found = attend_short(nothing, nothing, values, None, packed, 1.0, 0.25, torch.tensor(seed, device=DEVICE))
+    return (found[: rows * DIM].unflatten(0, (rows, DIM)).transpose(1, 2) > 0).float()
+
+
+def test_dropout_is_independent_over_weights_rows_heads_and_seeds() -> None:
+    kept, other = dropped_weights(7), dropped_weights(8)
+    assert float(kept.mean()) == pytest.approx(0.75, abs=0.02)
+    pairs = {
+        "keys": (kept[..., :-1], kept[..., 1:]),
+        "queries": (kept[..., :-1, :], kept[..., 1:, :]),
+        "heads": (kept[:, :-1], kept[:, 1:]),
+        "rows": (kept[:-1], kept[1:]),
+        "seeds": (kept, other),
+    }
+    for name, sides in pairs.items():
+        correlation = torch.corrcoef(torch.stack([side.flatten() for side in sides]))[0, 1]
+        assert abs(float(correlation)) < 4 / sides[0].numel() ** 0.5, name
+
+
 def test_dropout_drops_the_part_asked_for_and_its_gradient_knows_what() -> None:
     torch.manual_seed(0)
     packed = batch([20, 30, 9], [0, 1, 0])

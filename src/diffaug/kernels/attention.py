@@ -19,8 +19,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from diffaug.models.packed import Packed
 
-# Rounds of the Philox generator: its authors found seven to pass all tests of randomness; ten are the custom.
-_ROUNDS: tl.constexpr = tl.constexpr(7)
 # Rows of at most so many tokens go first.
 _SHORT = 32
 
@@ -155,6 +153,21 @@ def _load(own, prefix, at, at_before, real, real_before, length: tl.constexpr):
 
 
 @triton.jit
+def _chance(seed, number):
+    """A random number in [0, 1) for each of ``number``: dropout needs no better generator than a good hash."""
+    mixed = _mixed(_mixed(number.to(tl.uint32)) ^ seed.to(tl.uint32))
+    return (mixed >> 8).to(tl.float32) * (1.0 / (1 << 24))
+
+
+@triton.jit
+def _mixed(number):
+    """Every bit of a 32-bit number changes half of the result's: a hash with the constants of C. Wellons' search."""
+    number = (number ^ (number >> 16)) * 0x7FEB352D
+    number = (number ^ (number >> 15)) * 0x846CA68B
+    return number ^ (number >> 16)
+
+
+@triton.jit
 def _weights(
     queries, keys, before, column, place, row, head, first, tokens, seed, scale, dropout,
     heads: tl.constexpr, length: tl.constexpr, drops: tl.constexpr,
@@ -180,11 +193,12 @@ def _weights(
     kept = tl.full([QUERIES, KEYS], 1.0, tl.float32)
     kept_before = tl.full([QUERIES, PREFIX], 1.0, tl.float32)
     if drops:
+        # Rows of both launches have the same numbers; with KEYS in the seed, they do not share their luck.
         number = ((row * heads + head) * KEYS + first + tl.arange(0, QUERIES)) * (KEYS + PREFIX)
         scaled = 1.0 / (1.0 - dropout)
-        kept = tl.where(tl.rand(seed, number[:, None] + column[None, :], _ROUNDS) < dropout, 0.0, scaled)
+        kept = tl.where(_chance(seed + KEYS, number[:, None] + column[None, :]) < dropout, 0.0, scaled)
         if length:
-            chance = tl.rand(seed, number[:, None] + KEYS + place[None, :], _ROUNDS)
+            chance = _chance(seed + KEYS, number[:, None] + KEYS + place[None, :])
             kept_before = tl.where(chance < dropout, 0.0, scaled)
     return weights, weights_before, kept, kept_before
 

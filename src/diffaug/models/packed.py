@@ -23,9 +23,8 @@ from diffaug import kernels
 from diffaug.errors import DiffaugError
 from diffaug.models.rows import Rows
 
-# Rows are rounded up to a multiple of this, tokens by a sixteenth at the most: a size more is a recording more
-# (`diffaug.training.graphed`), which takes as long as some twenty steps.
-_ROWS, _PARTS = 64, 16
+# Rows are rounded up to a multiple of this, tokens by a thirty-second at the most.
+_ROWS, _PARTS = 64, 32
 
 
 @dataclass

@@ -7,8 +7,9 @@ gradients, stay in 32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
@@ -16,6 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from diffaug import kernels
+
+# Parameters of fewer numbers, biases above all, are cast and added up together: by itself each would take longer to
+# start than to run. Larger ones go alone: to join them takes as long as to add them.
+_LARGE = 1 << 16
 
 
 class Halved:
@@ -37,20 +42,13 @@ class Halved:
     ) -> None:
         self._bound = _Bound(module, function)
         chosen = {id(parameter) for parameter in learning.values()}
-        self._copies: dict[str, Tensor] = {}
-        self._learning: list[tuple[nn.Parameter, Tensor]] = []
-        for name, parameter in self._bound.named_parameters():
-            copy = parameter.detach().to(dtype)
-            self._copies[name] = copy
-            if id(parameter) in chosen:
-                self._learning.append((parameter, copy.requires_grad_()))
-        sizes = [parameter.numel() for parameter, _ in self._learning]
-        # One tensor for all gradients, of which the parameters' are parts: they are added in one go.
-        self._gradients = torch.zeros(sum(sizes), device=self._learning[0][0].device)
-        for (parameter, _), part in zip(self._learning, self._gradients.split(sizes), strict=True):
-            if parameter.grad is not None:
-                part.copy_(parameter.grad.flatten())
-            parameter.grad = part.view_as(parameter)
+        learns = {name: p for name, p in self._bound.named_parameters() if id(p) in chosen}
+        small = {name: parameter for name, parameter in learns.items() if parameter.numel() < _LARGE}
+        large = [{name: parameter} for name, parameter in learns.items() if name not in small]
+        self._groups = [_Group(parameters, dtype) for parameters in [small, *large] if parameters]
+        self._copies = {name: p.detach().to(dtype) for name, p in self._bound.named_parameters()}
+        for group in self._groups:
+            self._copies |= group.copies
 
     def __call__(self, argument: Any) -> Tensor:
         """The function's result."""
@@ -58,18 +56,57 @@ class Halved:
             found: Tensor = functional_call(self._bound, self._copies, (argument,))
         return found
 
-    @torch.no_grad()
     def refresh(self) -> None:
         """After the weights have changed."""
-        for parameter, copy in self._learning:
-            copy.copy_(parameter)
+        for group in self._groups:
+            group.refresh()
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
         """Add the gradients of all that learns, given that of the function's result."""
-        copies = [copy for _, copy in self._learning]
-        found = torch.autograd.grad(vectors, copies, gradient, materialize_grads=True)
-        with torch.no_grad():
-            self._gradients.add_(torch.cat([part.flatten() for part in found]))
+        copies = [copy for group in self._groups for copy in group.copies.values()]
+        found = iter(torch.autograd.grad(vectors, copies, gradient, materialize_grads=True))
+        for group in self._groups:
+            group.add(list(islice(found, len(group.copies))))
+
+
+class _Group:
+    """Parameters that are cast in one go, and whose gradients are added in one go: all are parts of one tensor.
+
+    Args:
+        parameters: in 32 bits, by name; their gradients are put where this class adds to them.
+        dtype: of the copies.
+
+    Attributes:
+        copies: by name.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], dtype: torch.dtype) -> None:
+        self._parameters = list(parameters.values())
+        sizes, device = [parameter.numel() for parameter in self._parameters], self._parameters[0].device
+        self._copy = torch.empty(sum(sizes), dtype=dtype, device=device)
+        self._gradient = torch.zeros(sum(sizes), device=device)
+        self.refresh()
+        parts = zip(parameters.items(), self._copy.split(sizes), strict=True)
+        self.copies = {name: part.view_as(parameter).requires_grad_() for (name, parameter), part in parts}
+        for parameter, part in zip(self._parameters, self._gradient.split(sizes), strict=True):
+            if parameter.grad is not None:
+                part.copy_(parameter.grad.flatten())
+            parameter.grad = part.view_as(parameter)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Cast anew."""
+        self._copy.copy_(_joined(self._parameters))
+
+    @torch.no_grad()
+    def add(self, gradients: Sequence[Tensor]) -> None:
+        """Add to the parameters' gradients."""
+        self._gradient.add_(_joined(gradients))
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    flat = [tensor.flatten() for tensor in tensors]
+    return torch.cat(flat) if len(flat) > 1 else flat[0]
 
 
 def _quick_gradients() -> AbstractContextManager[Any]:
