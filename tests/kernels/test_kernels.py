@@ -26,10 +26,10 @@ TOLERANCE = 1e-5 if INTERPRETED else 2e-2
 HEADS, DIM = 2, 16
 
 
-def batch(lengths: list[int], views: list[int] | None) -> Packed:
+def batch(lengths: list[int], views: list[int] | None, before: int = 0) -> Packed:
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
     rows = Rows(torch.ones_like(mask), mask, views=None if views is None else torch.tensor(views))
-    return pack(rows, 0).to(DEVICE)
+    return pack(rows, 0, before).to(DEVICE)
 
 
 def leaf(*shape: int) -> Tensor:
@@ -55,7 +55,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, prefix: Tensor | None, packed: Pack
 @pytest.mark.parametrize(("length", "views"), [(3, True), (20, False), (0, False)], ids=["views", "all", "none"])
 def test_attention_and_its_gradients(lengths: list[int], length: int, views: bool) -> None:
     torch.manual_seed(0)
-    packed = batch(lengths, [i % 2 for i in range(len(lengths))] if views else None)
+    packed = batch(lengths, [i % 2 for i in range(len(lengths))] if views else None, length)
     tokens = packed.input_ids.shape[1]
     leaves = [leaf(tokens, HEADS, DIM) for _ in range(3)]
     prefix = leaf(2, 2 if views else 1, HEADS, length, DIM) if length else None
@@ -100,7 +100,7 @@ def test_dropout_is_independent_over_weights_rows_heads_and_seeds() -> None:
 
 def test_dropout_drops_the_part_asked_for_and_its_gradient_knows_what() -> None:
     torch.manual_seed(0)
-    packed = batch([20, 30, 9], [0, 1, 0])
+    packed = batch([20, 30, 9], [0, 1, 0], 3)
     tokens = packed.input_ids.shape[1]
     q, k = torch.zeros(2, tokens, HEADS, DIM, device=DEVICE, dtype=DTYPE)
     prefix = torch.zeros(2, 2, HEADS, 3, DIM, device=DEVICE, dtype=DTYPE)
@@ -126,7 +126,7 @@ def test_dropout_drops_the_part_asked_for_and_its_gradient_knows_what() -> None:
 
 def test_packed_states_and_kernel_agree() -> None:
     torch.manual_seed(0)
-    packed = batch([7, 40, 12], [1, 0, 1])
+    packed = batch([7, 40, 12], [1, 0, 1], 4)
     q, k, v = (leaf(1, HEADS, packed.input_ids.shape[1], DIM) for _ in range(3))
     blocks = leaf(1, 2, 2, HEADS, 4, DIM)
     flat = [states.squeeze(0).transpose(0, 1) for states in (q, k, v)]

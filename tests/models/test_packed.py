@@ -70,17 +70,18 @@ def test_vectors_and_gradients_equal_those_of_padded_rows(
         torch.testing.assert_close(packed_gradients[name], gradient, rtol=1e-3, atol=1e-5 * scale)
 
 
-def test_batches_of_a_run_have_few_sizes() -> None:
+@pytest.mark.parametrize("before", [0, 8])
+def test_batches_of_a_run_have_few_sizes(before: int) -> None:
     generator = torch.Generator().manual_seed(0)
     sizes, waste = set(), []
     for _ in range(50):
         lengths = torch.randint(8, 40, (384,), generator=generator)
         mask = (torch.arange(40) < lengths[:, None]).long()
-        packed = pack(Rows(torch.ones(384, 40, dtype=torch.long), mask), 0)
+        packed = pack(Rows(torch.ones(384, 40, dtype=torch.long), mask), 0, before)
         sizes.add(packed.size)
         waste.append(packed.input_ids.shape[1] / int(lengths.sum()) - 1)
         assert torch.bincount(packed.row_of).tolist() == packed.lengths.tolist()
         assert packed.lengths[:384].tolist() == lengths.tolist()
-        assert 0 < int(packed.lengths.min()) <= int(packed.lengths.max()) <= packed.longest
+        assert 0 < int(packed.lengths.min()) <= int(packed.lengths.max()) <= packed.longest - before
     assert len(sizes) <= 4
     assert sum(waste) / len(waste) < 0.1

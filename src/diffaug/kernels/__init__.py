@@ -27,13 +27,12 @@ def have_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def attention_fits(query: Tensor, longest: int, prefix: Tensor | None) -> bool:
-    """Whether `kernels.attention` takes queries (.., head_dim) of rows of that many tokens at most, and the prefix."""
+def attention_fits(query: Tensor, longest: int) -> bool:
+    """Whether `kernels.attention` takes queries (.., head_dim) of rows with that many keys at most, prefix counted."""
     return (
         query.is_cuda
         and query.dtype in HALF
         and query.shape[-1] in (16, 32, 64, 128)
         and longest <= LONGEST
-        and (prefix is None or prefix.shape[-2] <= LONGEST)
         and have_triton()
     )

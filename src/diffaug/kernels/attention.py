@@ -19,7 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from diffaug.models.packed import Packed
 
-# Rows of at most so many tokens go first.
+# Rows of at most so many keys go first.
 _SHORT = 32
 
 
@@ -127,14 +127,12 @@ def _launches(
     query: Tensor, prefix: Tensor | None, views: Tensor | None, longest: int, dropout: float
 ) -> list[dict[str, Any]]:
     """The kernels' constants: most rows are far shorter than the longest, and go first with fewer keys a program."""
-    length = 0 if prefix is None else prefix.shape[3]
     common = {
         "heads": query.shape[1],
         "dim": query.shape[2],
-        "length": length,
+        "length": 0 if prefix is None else prefix.shape[3],
         "by_view": views is not None,
         "drops": dropout > 0,
-        "PREFIX": max(16, triton.next_power_of_2(length)),
     }
     launches = [{**common, "ABOVE": 0, "KEYS": min(longest, _SHORT), "QUERIES": 16, "num_warps": 2}]
     if longest > _SHORT:
@@ -143,13 +141,17 @@ def _launches(
 
 
 @triton.jit
-def _load(own, prefix, at, at_before, real, real_before, length: tl.constexpr):
-    """Keys, or values: a row's own (KEYS, dim), and those before it (PREFIX, dim), which mean nothing without any."""
-    found = tl.load(own + at, mask=real, other=0.0)
-    before = found
+def _load(
+    own, prefix, column, channel, view, head, start, tokens,
+    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr,
+):  # fmt: skip
+    """Keys, or values, of a row and head (KEYS, dim): those of the prefix, then the row's own, then nothing."""
+    at = (start + column - length)[:, None] * (heads * dim) + head * dim + channel[None, :]
+    found = tl.load(own + at, mask=((column >= length) & (column < length + tokens))[:, None], other=0.0)
     if length:
-        before = tl.load(prefix + at_before, mask=real_before, other=0.0)
-    return found, before
+        at_before = ((view * heads + head) * length + column)[:, None] * dim + channel[None, :]
+        found += tl.load(prefix + at_before, mask=(column < length)[:, None], other=0.0)
+    return found
 
 
 @triton.jit
@@ -169,70 +171,47 @@ def _mixed(number):
 
 @triton.jit
 def _weights(
-    queries, keys, before, column, place, row, head, first, tokens, seed, scale, dropout,
-    heads: tl.constexpr, length: tl.constexpr, drops: tl.constexpr,
-    PREFIX: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
+    queries, keys, column, row, head, first, count, seed, scale, dropout,
+    heads: tl.constexpr, drops: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
-    """Attention weights on keys (QUERIES, KEYS) and prefix (QUERIES, PREFIX), and by what dropout multiplies them."""
+    """Attention weights (QUERIES, KEYS) on the first ``count`` keys, and by what dropout multiplies them."""
     scores = tl.dot(queries, tl.trans(keys)) * scale
-    scores = tl.where((column < tokens)[None, :], scores, float("-inf"))
-    top = tl.max(scores, 1)
-    scores_before = tl.zeros([QUERIES, PREFIX], tl.float32)
-    if length:
-        scores_before = tl.dot(queries, tl.trans(before)) * scale
-        scores_before = tl.where((place < length)[None, :], scores_before, float("-inf"))
-        top = tl.maximum(top, tl.max(scores_before, 1))
-    weights = tl.exp(scores - top[:, None])
-    total = tl.sum(weights, 1)
-    weights_before = scores_before
-    if length:
-        weights_before = tl.exp(scores_before - top[:, None])
-        total += tl.sum(weights_before, 1)
-        weights_before = weights_before / total[:, None]
-    weights = weights / total[:, None]
+    scores = tl.where((column < count)[None, :], scores, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, 1)[:, None])
+    weights = weights / tl.sum(weights, 1)[:, None]
     kept = tl.full([QUERIES, KEYS], 1.0, tl.float32)
-    kept_before = tl.full([QUERIES, PREFIX], 1.0, tl.float32)
     if drops:
         # Rows of both launches have the same numbers; with KEYS in the seed, they do not share their luck.
-        number = ((row * heads + head) * KEYS + first + tl.arange(0, QUERIES)) * (KEYS + PREFIX)
-        scaled = 1.0 / (1.0 - dropout)
-        kept = tl.where(_chance(seed + KEYS, number[:, None] + column[None, :]) < dropout, 0.0, scaled)
-        if length:
-            chance = _chance(seed + KEYS, number[:, None] + KEYS + place[None, :])
-            kept_before = tl.where(chance < dropout, 0.0, scaled)
-    return weights, weights_before, kept, kept_before
+        number = ((row * heads + head) * KEYS + first + tl.arange(0, QUERIES)) * KEYS
+        chance = _chance(seed + KEYS, number[:, None] + column[None, :])
+        kept = tl.where(chance < dropout, 0.0, 1.0 / (1.0 - dropout))
+    return weights, kept
 
 
 @triton.jit
 def _forward(
     query, key, value, prefix_key, prefix_value, out, starts, lengths, views, seeds, scale, dropout,
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
-    PREFIX: tl.constexpr, ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
+    ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """One program a row and head; rows of another launch are left to that."""
     row, head = tl.program_id(0), tl.program_id(1)
     start, tokens = tl.load(starts + row).to(tl.int32), tl.load(lengths + row).to(tl.int32)
-    if (tokens <= ABOVE) | (tokens > KEYS):
+    if (length + tokens <= ABOVE) | (length + tokens > KEYS):
         return
-    column, place, channel = tl.arange(0, KEYS), tl.arange(0, PREFIX), tl.arange(0, dim)
-    at = (start + column)[:, None] * (heads * dim) + head * dim + channel[None, :]
-    real, real_before = (column < tokens)[:, None], (place < length)[:, None]
+    column, channel = tl.arange(0, KEYS), tl.arange(0, dim)
     view = tl.load(views + row) if by_view else 0
-    at_before = ((view * heads + head) * length + place)[:, None] * dim + channel[None, :]
-    keys, before = _load(key, prefix_key, at, at_before, real, real_before, length)
-    values, values_before = _load(value, prefix_value, at, at_before, real, real_before, length)
+    keys = _load(key, prefix_key, column, channel, view, head, start, tokens, heads, dim, length)
+    values = _load(value, prefix_value, column, channel, view, head, start, tokens, heads, dim, length)
     seed = tl.load(seeds) if drops else 0
     for first in range(0, tokens, QUERIES):
         line = first + tl.arange(0, QUERIES)
         here = (start + line)[:, None] * (heads * dim) + head * dim + channel[None, :]
         queries = tl.load(query + here, mask=(line < tokens)[:, None], other=0.0)
-        weights, weights_before, kept, kept_before = _weights(
-            queries, keys, before, column, place, row, head, first, tokens, seed, scale, dropout,
-            heads, length, drops, PREFIX, KEYS, QUERIES,
-        )  # fmt: skip
+        weights, kept = _weights(
+            queries, keys, column, row, head, first, length + tokens, seed, scale, dropout, heads, drops, KEYS, QUERIES
+        )
         found = tl.dot((weights * kept).to(values.dtype), values)
-        if length:
-            found += tl.dot((weights_before * kept_before).to(values.dtype), values_before)
         tl.store(out + here, found.to(values.dtype), mask=(line < tokens)[:, None])
 
 
@@ -241,52 +220,38 @@ def _backward(
     query, key, value, prefix_key, prefix_value, d_out, d_query, d_key, d_value, d_prefix_key, d_prefix_value,
     starts, lengths, views, seeds, scale, dropout, with_shares: tl.constexpr,
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
-    PREFIX: tl.constexpr, ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
+    ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """One program a row and head; the weights are computed again, from the same random numbers."""
     row, head = tl.program_id(0), tl.program_id(1)
     start, tokens = tl.load(starts + row).to(tl.int32), tl.load(lengths + row).to(tl.int32)
-    if (tokens <= ABOVE) | (tokens > KEYS):
+    if (length + tokens <= ABOVE) | (length + tokens > KEYS):
         return
-    column, place, channel = tl.arange(0, KEYS), tl.arange(0, PREFIX), tl.arange(0, dim)
-    at = (start + column)[:, None] * (heads * dim) + head * dim + channel[None, :]
-    real, real_before = (column < tokens)[:, None], (place < length)[:, None]
+    column, channel = tl.arange(0, KEYS), tl.arange(0, dim)
     view = tl.load(views + row) if by_view else 0
-    at_before = ((view * heads + head) * length + place)[:, None] * dim + channel[None, :]
-    keys, before = _load(key, prefix_key, at, at_before, real, real_before, length)
-    values, values_before = _load(value, prefix_value, at, at_before, real, real_before, length)
+    keys = _load(key, prefix_key, column, channel, view, head, start, tokens, heads, dim, length)
+    values = _load(value, prefix_value, column, channel, view, head, start, tokens, heads, dim, length)
     seed = tl.load(seeds) if drops else 0
     d_keys, d_values = tl.zeros([KEYS, dim], tl.float32), tl.zeros([KEYS, dim], tl.float32)
-    d_before, d_values_before = tl.zeros([PREFIX, dim], tl.float32), tl.zeros([PREFIX, dim], tl.float32)
     for first in range(0, tokens, QUERIES):
         line = first + tl.arange(0, QUERIES)
         here = (start + line)[:, None] * (heads * dim) + head * dim + channel[None, :]
         queries = tl.load(query + here, mask=(line < tokens)[:, None], other=0.0)
         gradient = tl.load(d_out + here, mask=(line < tokens)[:, None], other=0.0)
-        weights, weights_before, kept, kept_before = _weights(
-            queries, keys, before, column, place, row, head, first, tokens, seed, scale, dropout,
-            heads, length, drops, PREFIX, KEYS, QUERIES,
-        )  # fmt: skip
+        weights, kept = _weights(
+            queries, keys, column, row, head, first, length + tokens, seed, scale, dropout, heads, drops, KEYS, QUERIES
+        )
         d_weights = tl.dot(gradient, tl.trans(values)) * kept
         d_values += tl.dot(tl.trans((weights * kept).to(values.dtype)), gradient)
-        shared = tl.sum(d_weights * weights, 1)
-        d_weights_before = weights_before
-        if length:
-            d_weights_before = tl.dot(gradient, tl.trans(values_before)) * kept_before
-            shared += tl.sum(d_weights_before * weights_before, 1)
-        d_scores = (weights * (d_weights - shared[:, None]) * scale).to(values.dtype)
-        d_queries = tl.dot(d_scores, keys)
+        d_scores = weights * (d_weights - tl.sum(d_weights * weights, 1)[:, None]) * scale
+        d_scores = d_scores.to(values.dtype)
         d_keys += tl.dot(tl.trans(d_scores), queries)
-        if length:
-            d_scores_before = (weights_before * (d_weights_before - shared[:, None]) * scale).to(values.dtype)
-            d_queries += tl.dot(d_scores_before, before)
-            if with_shares:
-                d_before += tl.dot(tl.trans(d_scores_before), queries)
-                d_values_before += tl.dot(tl.trans((weights_before * kept_before).to(values.dtype)), gradient)
-        tl.store(d_query + here, d_queries.to(values.dtype), mask=(line < tokens)[:, None])
-    tl.store(d_key + at, d_keys.to(values.dtype), mask=real)
-    tl.store(d_value + at, d_values.to(values.dtype), mask=real)
+        tl.store(d_query + here, tl.dot(d_scores, keys).to(values.dtype), mask=(line < tokens)[:, None])
+    at = (start + column - length)[:, None] * (heads * dim) + head * dim + channel[None, :]
+    own = ((column >= length) & (column < length + tokens))[:, None]
+    tl.store(d_key + at, d_keys.to(values.dtype), mask=own)
+    tl.store(d_value + at, d_values.to(values.dtype), mask=own)
     if with_shares:
-        own = ((row * heads + head) * length + place)[:, None] * dim + channel[None, :]
-        tl.store(d_prefix_key + own, d_before.to(values.dtype), mask=real_before)
-        tl.store(d_prefix_value + own, d_values_before.to(values.dtype), mask=real_before)
+        share = ((row * heads + head) * length + column)[:, None] * dim + channel[None, :]
+        tl.store(d_prefix_key + share, d_keys.to(values.dtype), mask=(column < length)[:, None])
+        tl.store(d_prefix_value + share, d_values.to(values.dtype), mask=(column < length)[:, None])

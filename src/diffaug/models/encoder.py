@@ -89,7 +89,10 @@ class Encoder(nn.Module):
 
     def pack(self, rows: Rows) -> Packed:
         """The rows end to end, as `represent` takes them too."""
-        return pack(rows, self._first_token)
+        before = 0
+        if isinstance(self.views, Prefix):
+            before = self.views.config.total if rows.views is None else self.views.config.length
+        return pack(rows, self._first_token, before)
 
     def _represent_packed(self, packed: Packed, pooling: Pooling) -> Tensor:
         assert self.views is None or isinstance(self.views, Prefix), "only a prefix goes together with packed rows"

@@ -40,7 +40,8 @@ class Packed:
         pool_at: (rows,), the token a row is read at: its mask token, or its first.
         views: (rows,), the view a row belongs to; None: all views at once, or no prefix.
         count: how many rows are real; filler rows follow.
-        longest: no row has more tokens; rounded up.
+        before: how many keys of a prefix attention puts before each row.
+        longest: no row has more keys, the prefix's counted; rounded up.
     """
 
     input_ids: Tensor
@@ -51,6 +52,7 @@ class Packed:
     pool_at: Tensor
     views: Tensor | None
     count: int
+    before: int
     longest: int
 
     def __len__(self) -> int:
@@ -79,18 +81,19 @@ class Packed:
         return Packed(**(values | {name: change(tensor) for name, tensor in self.tensors().items()}))
 
 
-def pack(rows: Rows, first_position: int) -> Packed:
+def pack(rows: Rows, first_position: int, before: int = 0) -> Packed:
     """Lay out a padded batch end to end. On the CPU.
 
     Args:
         rows: the batch.
         first_position: the position of a row's first token.
+        before: how many keys of a prefix will be before each row.
     """
     count, width = rows.input_ids.shape
     mask = torch.ones(count, width, dtype=torch.bool) if rows.attention_mask is None else rows.attention_mask.bool()
     real = mask.sum(1)
-    longest = _rounded_row(int(real.max()))
-    filler = _filler(count, int(real.sum()), longest)
+    longest = _rounded_row(int(real.max()) + before)
+    filler = _filler(count, int(real.sum()), longest - before)
     lengths = torch.cat([real, filler])
     starts = lengths.cumsum(0) - lengths
 
@@ -109,12 +112,13 @@ def pack(rows: Rows, first_position: int) -> Packed:
         pool_at=starts + F.pad(at, (0, len(filler))),
         views=None if rows.views is None else F.pad(rows.views, (0, len(filler))),
         count=count,
+        before=before,
         longest=longest,
     )
 
 
 def _filler(rows: int, tokens: int, longest: int) -> Tensor:
-    """The lengths of the rows that fill a batch up, each of at least one token."""
+    """The lengths of the rows that fill a batch up, each of one token at least and ``longest`` at most."""
     more = _rounded(rows + 1, _ROWS) - rows
     while True:
         wanted = tokens + more
@@ -145,6 +149,7 @@ class PackedStates:
     """
 
     def __init__(self, packed: Packed, layers: int, blocks: Tensor | None) -> None:
+        assert packed.before == (0 if blocks is None else blocks.shape[4]), "packed for another prefix"
         self._packed = packed
         self._layers = layers
         self._blocks = blocks
@@ -160,7 +165,7 @@ class PackedStates:
         # each (tokens, heads, head_dim)
         queries, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
         prefix = None if self._blocks is None else self._blocks[layer].to(query.dtype)
-        if not kernels.attention_fits(query, packed.longest, prefix):
+        if not kernels.attention_fits(query, packed.longest):
             return self._attend_padded(queries, keys, values, prefix, scale, dropout).unsqueeze(0)
         from diffaug.kernels.attention import attend_short
 
@@ -180,7 +185,7 @@ class PackedStates:
         """Attention of any length and on any device: padded rows, for this one operation."""
         packed, at = self._packed, self._token_at
 
-        def padded(states: Tensor) -> Tensor:  # (rows, heads, longest, head_dim)
+        def padded(states: Tensor) -> Tensor:  # (rows, heads, longest - before, head_dim)
             return states.index_select(0, at.flatten()).unflatten(0, at.shape).transpose(1, 2)
 
         def keys(states: Tensor, kind: int) -> Tensor:
@@ -189,9 +194,7 @@ class PackedStates:
             views = torch.zeros_like(packed.starts) if packed.views is None else packed.views
             return torch.cat([prefix[kind].index_select(0, views), padded(states)], dim=2)
 
-        exists = torch.arange(packed.longest, device=at.device) < packed.lengths[:, None]  # (rows, longest)
-        if prefix is not None:
-            exists = F.pad(exists, (prefix.shape[3], 0), value=True)
+        exists = torch.arange(packed.longest, device=at.device) < packed.lengths[:, None] + packed.before
         found = F.scaled_dot_product_attention(
             padded(query),
             keys(key, 0),
@@ -209,9 +212,9 @@ class PackedStates:
 
     @cached_property
     def _token_at(self) -> Tensor:
-        """(rows, longest): the token at each place of padded rows; a row's last where it has ended."""
+        """(rows, longest - before): the token at each place of padded rows; a row's last where it has ended."""
         packed = self._packed
-        column = torch.arange(packed.longest, device=packed.starts.device)
+        column = torch.arange(packed.longest - packed.before, device=packed.starts.device)
         return packed.starts[:, None] + torch.minimum(column, packed.lengths[:, None] - 1)
 
     @cached_property
@@ -219,7 +222,7 @@ class PackedStates:
         """(tokens,): the place of each token in padded rows."""
         packed = self._packed
         within = torch.arange(len(packed.row_of), device=packed.row_of.device) - packed.starts[packed.row_of]
-        return packed.row_of * packed.longest + within
+        return packed.row_of * (packed.longest - packed.before) + within
 
 
 def pool_packed(pooling: str, packed: Packed, states: Tensor) -> Tensor:
