@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grid_work import ABOUT, break_down, kill_once, plan_of, quick_cell, stop_the_grid, task_folder
@@ -13,9 +14,10 @@ from grid_work import ABOUT, break_down, kill_once, plan_of, quick_cell, stop_th
 from diffaug.errors import DiffaugError
 from diffaug.reproduce import workers
 from diffaug.reproduce.cell import Cell
-from diffaug.reproduce.grid import Grid
+from diffaug.reproduce.grid import SHARED, Grid
 from diffaug.reproduce.plans import Plan
 from diffaug.reproduce.run import GridInterrupted, run_grid
+from diffaug.training.loop import Loop
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,36 @@ def test_cells_that_are_measured_have_a_process_of_their_own(tiny_bert: Path, da
     assert cell == cells[0]
     assert failure.startswith("ZeroDivisionError: one by nothing\n\nTraceback")
     assert [cell for cell, _ in grid.results()] == [cells[1]]
+
+
+@pytest.mark.parametrize("measured", [False, True], ids=["shared", "each its own where time is measured"])
+def test_settings_of_a_row_and_rows_that_begin_the_same_train_stage_1_once(
+    tiny_bert: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: bool
+) -> None:
+    record, run_stage = tmp_path / "stages.txt", Loop._run_stage
+
+    def recorded(loop: Loop, stage: Any, *rest: Any) -> None:
+        with record.open("a", encoding="utf-8") as file:
+            file.write(f"{loop._folder.name} {stage.number}\n")
+        run_stage(loop, stage, *rest)
+
+    monkeypatch.setattr(Loop, "_run_stage", recorded)
+    cells = [
+        quick_cell("First", tiny_bert, data),
+        quick_cell("First", tiny_bert, data, "stage2.learning_rate=0.001", setting=1),
+        quick_cell("Second", tiny_bert, data, "stage2.objective=nli_sentences"),
+        quick_cell("Other", tiny_bert, data, "stage1.steps=3"),
+    ]
+    plan = plan_of(cells, seeds=(42,), one_at_a_time=measured)
+    grid = begin(tmp_path / "grid", plan)
+    assert run_grid(grid, plan, data, quiet=True) == []
+    trained = record.read_text("utf-8").split("\n")[:-1]
+    assert sorted(line for line in trained if line.endswith("2")) == sorted(f"{cell.name} 2" for cell in cells)
+    own = cells if measured else [cells[0], cells[3]]
+    assert sorted(line for line in trained if line.endswith("1")) == sorted(f"{cell.name} 1" for cell in own)
+    # What it was decides nothing but the time: every cell says which steps its model has behind it.
+    assert [result.steps for _, result in grid.results()] == [{"1": 3 if c is cells[3] else 2, "2": 4} for c in cells]
+    assert not (grid.folder / SHARED).exists()
 
 
 def test_what_would_fail_every_cell_fails_at_once(tiny_bert: Path, data: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Result:
     Attributes:
         scores: Spearman x 100 by task: `STS-B dev` (which chose the checkpoint), `STS-B`, `STS12` ..., and `average`
             over the test tasks.
-        seconds: the training took.
+        seconds: the training took, without a stage 1 that was taken over from another run.
         gib: memory at the most: the GPU's, or without one the process's.
         steps: of each stage that ran, by its number.
         best_at: stage and step of the checkpoint that was kept.

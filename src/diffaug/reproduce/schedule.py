@@ -42,7 +42,9 @@ class Schedule:
         self._first = set(first)
         by_place = {(cell.row, cell.column): cell for cell in first}
         self.total = len(first) + sum(len(more(cell)) for cell in by_place.values())
-        self._queue(first)
+        # Setting by setting, not row by row: settings of a row often share their stage 1, which runs that are under way
+        # at the same time cannot take over from each other.
+        self._queue(sorted(first, key=lambda cell: cell.setting))
         for place in by_place:
             self._second_round(place)
 

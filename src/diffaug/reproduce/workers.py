@@ -43,7 +43,7 @@ class Orders:
         data: the folder with the tasks that models are scored on.
         jobs: how many workers share the machine.
         keep_models: models stay when they are scored.
-        fresh: a worker leaves after one cell, so that none finds anything loaded or warm.
+        fresh: a worker leaves after one cell, so that none finds anything loaded, trained or warm.
         record: what else to measure of a run, given its folder; a function that can be imported by its name.
     """
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from diffaug.config import Recipe
 from diffaug.data.kept import KeptData
+from diffaug.methods.base import Method, Stage
 from diffaug.models.backbone import load_backbone
+from diffaug.training.beginnings import Beginning, first_stage_key
 
 
 class Kept:
@@ -20,7 +23,8 @@ class Kept:
     for as long as this object does.
 
     Args:
-        shared: a folder for what other processes with the same data need not do again, either.
+        shared: a folder for what other processes with the same data need not do again, either. With it, a run also
+            takes over a first stage that another run has finished, where it is the very same.
 
     Attributes:
         data: the part that holds files and sentences.
@@ -28,6 +32,7 @@ class Kept:
 
     def __init__(self, shared: Path | None = None) -> None:
         self.data = KeptData(shared)
+        self._shared = shared
 
     def backbone(self, source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """As `load_backbone` gives it: a model of the caller's own, and a tokenizer that runs share.
@@ -37,6 +42,23 @@ class Kept:
         """
         model, tokenizer = self.data.once(("backbone", _files(source)), lambda: load_backbone(source))
         return copy.deepcopy(model), tokenizer
+
+    def beginning(self, recipe: Recipe, method: Method, stages: Sequence[Stage], source: str) -> Beginning | None:
+        """Where the end of a run's first stage is, or will be, for all runs that begin the same.
+
+        Args:
+            recipe: of the run.
+            method: before its first step, on the device that it is trained on.
+            stages: as the method planned them.
+            source: where the backbone came from.
+
+        Returns:
+            None where nothing is shared, or the run has no first stage that could be.
+        """
+        if self._shared is None:
+            return None
+        key = first_stage_key(recipe, method, stages, _files(source))
+        return None if key is None else Beginning(self._shared / f"stage1-{key[:32]}.safetensors")
 
 
 def _files(source: str) -> Hashable:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from diffaug.errors import DiffaugError
 from diffaug.methods.base import Inputs, Method, Stage
 from diffaug.models.saved import model_weights
 from diffaug.training.ahead import Ahead
+from diffaug.training.beginnings import Beginning, Ending
 from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
 from diffaug.training.distributed import any_process, average_gradients
 from diffaug.training.optim import build_optimizer, set_learning_rates, trainable
@@ -57,6 +59,7 @@ class Loop:
         folder: of the run.
         save_best: writes the best model's weights and scores.
         stop: becomes true when the run should end.
+        beginning: where runs that begin the same find the end of stage 1, and leave it; None if each trains its own.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Loop:
         folder: Path,
         save_best: Callable[[dict[str, Tensor], dict[str, float]], None],
         stop: StopRequest,
+        beginning: Beginning | None = None,
     ) -> None:
         self._recipe = recipe
         self._method = method
@@ -82,6 +86,7 @@ class Loop:
         self._save_best = save_best
         self._stop = stop
         self._precision = precision
+        self._beginning = beginning
         self._best_weights: dict[str, Tensor] | None = None
         self._measured: dict[str, float] = {}
         self._saved_at = time.monotonic()
@@ -93,6 +98,8 @@ class Loop:
             self.progress = checkpoint.progress
             checkpoint.restore_model(self._method)
         self._tracker.rewind(self.progress.metrics_bytes)
+        if checkpoint is None:
+            self._take_over_stage1()
         for stage in self._stages:
             if stage.number >= self.progress.stage:
                 self.progress.stage = stage.number
@@ -103,6 +110,25 @@ class Loop:
             self._score_untrained()
         self._write_best()
 
+    def _take_over_stage1(self) -> None:
+        """Go straight to stage 2 if another run has left the end of this one's stage 1."""
+        ending = None if self._beginning is None else self._beginning.take_over(self._method)
+        if ending is None:
+            return
+        self._precision.restore(ending.scaler)
+        self.progress.stage, self.progress.curves, self.progress.stage1_end = 2, ending.curves, ending.words
+        for entry in ending.metrics:
+            self._tracker.log(entry.pop("stage"), entry.pop("step"), entry)
+        self._tracker.say(f"stage 1 is that of another run that began the same; it ended {ending.words}")
+
+    def _leave_stage1(self, learned: Collection[str]) -> None:
+        """For runs that begin the same."""
+        if self._beginning is not None:
+            lines = (self._folder / "metrics.jsonl").read_text("utf-8").splitlines()
+            metrics = [json.loads(line) for line in lines]
+            progress, scaler = self.progress, self._precision.state()
+            self._beginning.keep(self._method, learned, Ending(progress.stage1_end, progress.curves, scaler, metrics))
+
     def _score_untrained(self) -> None:
         """A method without stages: the model as it is, is the result."""
         scores = self._scorer(alarm=False)
@@ -112,6 +138,8 @@ class Loop:
     def _run_stage(self, stage: Stage, checkpoint: Checkpoint | None) -> None:
         progress, accelerator = self.progress, self._accelerator
         names = trainable(self._method, stage)
+        # Zeros that the stage before has left are not the same as no gradient: weight decay goes by the difference.
+        self._method.zero_grad()
         optimizer = build_optimizer(self._method, stage)
         rank, world = accelerator.process_index, accelerator.num_processes
         streams = {
@@ -159,6 +187,8 @@ class Loop:
                     self._save(optimizer, names)
                 if stop:
                     raise TrainingInterrupted(self._stop.signal or signal.SIGTERM)
+        if stage.number == 1:
+            self._leave_stage1(names)
 
     def _step(
         self,

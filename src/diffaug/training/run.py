@@ -89,7 +89,7 @@ def train(
         test: likewise.
         resume: go on with the unfinished run in ``out``, or start it if there is none.
         quiet: no output for people.
-        kept: for several runs in a row: what earlier ones have loaded and this one need not.
+        kept: for several runs in a row: what earlier ones have loaded, or trained, and this one need not.
 
     Raises:
         DiffaugError: anything the user can put right. What was saved before stays.
@@ -138,8 +138,11 @@ def train(
         with atomic_file(folder / "recipe.yaml") as temporary:
             temporary.write_text(recipe.to_yaml(), "utf-8")
     accelerator.wait_for_everyone()
+    beginning = None
+    if kept is not None and accelerator.num_processes == 1:  # several would all have to find the same
+        beginning = kept.beginning(recipe, method, stages, source)
     with tracked(accelerator, recipe, folder), stop_on_signals() as stop:
-        loop = Loop(recipe, method, stages, scorer, tracker, accelerator, precision, folder, save_best, stop)
+        loop = Loop(recipe, method, stages, scorer, tracker, accelerator, precision, folder, save_best, stop, beginning)
         loop.run(checkpoint)
     accelerator.wait_for_everyone()
 
