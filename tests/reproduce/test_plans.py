@@ -125,7 +125,7 @@ def test_the_chosen_setting_is_kept(planned: Planned) -> None:
     chosen = at(made, "SimCSE, joint")[2]
     assert {cell.setting for cell in made.more(chosen)} == {2}
     steps = {recipe.stage2.steps for cell in made.more(chosen) if (recipe := recipe_of(cell)).stage2}
-    assert steps == {4000}
+    assert steps == {3000}
 
 
 def test_fractions_and_counts_of_labels(data: DataFiles) -> None:
