@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from diffaug.augment.cutoff import AUGMENTATIONS, PLAIN, Cutoff, _chosen
 from diffaug.errors import DiffaugError
+from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import first_position, load_backbone
 from diffaug.models.config import ModelConfig
 from diffaug.models.encoder import Encoder
@@ -69,6 +71,27 @@ def test_token_cutoff_takes_whole_tokens(bert: PreTrainedModel, rows: Rows, rate
     # [CLS] and [SEP] take part like any other token, padding does not.
     able = torch.tensor(expected) > 0
     assert torch.equal(ever_cut[able], rows.attention_mask.bool()[able])
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS)
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert"])
+def test_rows_end_to_end_are_cut_like_padded_ones(
+    tiny: Callable[[str], Path], rows: Rows, family: str, augmentation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = load_backbone(str(tiny(family)))[0]
+    attention_shape(backbone)
+    encoder = Encoder(backbone, ModelConfig(pooling="mean"), Cutoff(backbone, [{augmentation: 0.5}, {}])).eval()
+    # Padded to what packed rows are rounded up to, every draw from the same seed: the real rows have the same numbers.
+    assert rows.attention_mask is not None
+    ids, mask = (F.pad(tensor, (0, 32 - max(LENGTHS))) for tensor in (rows.input_ids, rows.attention_mask))
+    padded = Rows(ids, mask, views=torch.tensor([0, 1, 0, PLAIN]))
+    draw, seed = torch.rand, torch.Generator()
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: draw(shape, generator=seed.manual_seed(5)))
+    wanted = encoder.represent(padded)
+    found = encoder.represent(encoder.pack(padded))[: len(LENGTHS)]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    changed = (wanted - encoder.represent(replace(padded, views=None))).norm(dim=1) > 1e-3
+    assert changed[[0, 1, 3]].tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(("rate", "of", "expected"), [(0.53, 100, 53), (0.2, 768, 153), (0.1, 9, 0), (1.0, 7, 7)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ class TestCanPack:
         recipe = make_recipe(model=model, views={"kind": "dropout"})
         simcse = Recipe(**{**vars(recipe), "method": "simcse", "stage1": None})
         assert not can_pack(build(simcse))
+
+    def test_rows_that_are_cut_do(self, make_recipe: Callable[..., Recipe]) -> None:
+        model = {"template": None, "pooling": "mean", "head": "none"}
+        recipe = make_recipe(model=model, views={"kind": "cutoff", "first": {"shuffle": 1.0}, "second": {}})
+        assert can_pack(build(replace(recipe, method="consert", stage1=None)))
 
     @pytest.mark.parametrize("kind", ["adapter", "lora"])
     def test_views_by_hooks_do_not(self, kind: str, make_recipe: Callable[..., Recipe]) -> None:

@@ -17,6 +17,7 @@ from diffaug.augment.prefix import Prefix
 from diffaug.augment.views import Views
 from diffaug.models.attention import PrefixStates
 from diffaug.models.encoder import Encoder
+from diffaug.models.packed import Packed
 from diffaug.models.rows import Rows
 from diffaug.objectives.metrics import divergence
 
@@ -73,7 +74,7 @@ class _Recording(Views):
         super().__init__()
         self.recorder = recorder
 
-    def begin(self, rows: Rows) -> dict[str, Any]:
+    def begin(self, rows: Rows | Packed) -> dict[str, Any]:
         return {"prefix": self.recorder}
 
     def end(self) -> None:

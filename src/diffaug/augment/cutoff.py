@@ -7,7 +7,7 @@ takes none. What stays is not scaled up, as dropout would do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from diffaug.augment.views import Views
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import first_position
 from diffaug.models.embeddings import EmbeddingOutput, reads_positions
+from diffaug.models.packed import Packed
 from diffaug.models.rows import Rows
 
 AUGMENTATIONS = ("token_cutoff", "feature_cutoff", "element_dropout", "shuffle")
@@ -45,6 +46,7 @@ class Cutoff(Views):
     """
 
     rates: Tensor
+    packs = True
 
     def __init__(self, backbone: PreTrainedModel, views: Sequence[Mapping[str, float]]) -> None:
         super().__init__()
@@ -63,34 +65,37 @@ class Cutoff(Views):
         table = [[view.get(name, 0.0) for name in AUGMENTATIONS] for view in (*views, {})]
         self.register_buffer("rates", torch.tensor(table), persistent=False)
 
-    def begin(self, rows: Rows) -> dict[str, Any]:
+    def begin(self, rows: Rows | Packed) -> dict[str, Any]:
         if self._embeddings is not None:
             self._embeddings.cancel()
         self._under_way = rows.views is not None
         if rows.views is None:
             return {}
-        tokens = torch.ones_like(rows.input_ids) if rows.attention_mask is None else rows.attention_mask
+        tokens, laid_out = _layout(rows)
         rates = dict(zip(AUGMENTATIONS, self.rates[rows.views].unbind(1), strict=True))  # of each row
         if self._embeddings is not None:
-            self._embeddings.start(partial(self._cut, tokens.bool(), rates))
-        return {"position_ids": self._shuffled(tokens.bool(), rates["shuffle"])} if "shuffle" in self._used else {}
+            self._embeddings.start(partial(self._cut, tokens, rates, laid_out))
+        return {"position_ids": laid_out(self._shuffled(tokens, rates["shuffle"]))} if "shuffle" in self._used else {}
 
     def end(self) -> None:
         if self._embeddings is not None and self._under_way:
             self._embeddings.finish()
 
-    def _cut(self, tokens: Tensor, rates: Mapping[str, Tensor], embeddings: Tensor) -> Tensor:
-        """Zeros in the embeddings (rows, length, width), by the rate of each augmentation for each row."""
-        cut = torch.zeros_like(embeddings, dtype=torch.bool)
+    def _cut(
+        self, tokens: Tensor, rates: Mapping[str, Tensor], laid_out: Callable[[Tensor], Tensor], embeddings: Tensor
+    ) -> Tensor:
+        """Zeros in the embeddings (.., width), by the rate of each augmentation for each row."""
+        (rows, length), width, device = tokens.shape, embeddings.shape[-1], tokens.device
+        cut = torch.zeros(rows, length, width, dtype=torch.bool, device=device)
         if "token_cutoff" in self._used:
             cut |= _chosen(tokens, rates["token_cutoff"]).unsqueeze(2)
         if "feature_cutoff" in self._used:
-            columns = torch.ones_like(embeddings[:, 0], dtype=torch.bool)  # (rows, width)
+            columns = torch.ones(rows, width, dtype=torch.bool, device=device)
             cut |= _chosen(columns, rates["feature_cutoff"]).unsqueeze(1)
         if "element_dropout" in self._used:
-            elements = tokens.unsqueeze(2).expand_as(embeddings).flatten(1)  # (rows, length * width)
+            elements = tokens.unsqueeze(2).expand_as(cut).flatten(1)  # (rows, length * width)
             cut |= _chosen(elements, rates["element_dropout"]).view_as(cut)
-        return embeddings.masked_fill(cut & tokens.unsqueeze(2), 0.0)
+        return embeddings.masked_fill(laid_out(cut & tokens.unsqueeze(2)), 0.0)
 
     def _shuffled(self, tokens: Tensor, rates: Tensor) -> Tensor:
         """(rows, length): position numbers, exchanged among some of each row's tokens."""
@@ -101,6 +106,15 @@ class Cutoff(Views):
         in_order = (places + length * ~moving).argsort(1)
         at_random = torch.where(moving, torch.rand(tokens.shape, device=tokens.device), places + 1.0).argsort(1)
         return torch.empty_like(places).scatter(1, at_random, in_order) + self._first_position
+
+
+def _layout(rows: Rows | Packed) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Where padded rows (rows, length) hold a token, and what brings (rows, length, ..) to how the rows really lie."""
+    if isinstance(rows, Packed):
+        places = rows.padded_places()
+        return rows.padded_mask(), lambda padded: padded.flatten(0, 1).index_select(0, places).unsqueeze(0)
+    mask = torch.ones_like(rows.input_ids) if rows.attention_mask is None else rows.attention_mask
+    return mask.bool(), lambda padded: padded
 
 
 def _chosen(candidates: Tensor, rates: Tensor) -> Tensor:

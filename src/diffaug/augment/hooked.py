@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from diffaug.augment.places import Place, Role, Third, add_update, find_places
 from diffaug.augment.views import Views
 from diffaug.errors import DiffaugError
+from diffaug.models.packed import Packed
 from diffaug.models.rows import Rows
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class HookedViews(Views):
                 place.linear.register_forward_hook(partial(self._visit, update, place.third))
         backbone.register_forward_pre_hook(self._refuse_checkpointing)
 
-    def begin(self, rows: Rows) -> dict[str, Any]:
+    def begin(self, rows: Rows | Packed) -> dict[str, Any]:
         """See `Views.begin`.
 
         Where every view takes part, the updates are averaged. The model was trained with one update at a time, and a

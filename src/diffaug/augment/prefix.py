@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from diffaug.augment.views import Views
 from diffaug.models.attention import AttentionShape, PrefixStates
 from diffaug.models.config import PrefixConfig
+from diffaug.models.packed import Packed
 from diffaug.models.rows import Rows
 
 
@@ -21,6 +22,7 @@ class Prefix(Views):
     """What both forms share: `states` gives a forward its prefix."""
 
     config: PrefixConfig
+    packs = True
 
     def __init__(self, config: PrefixConfig, shape: AttentionShape) -> None:
         super().__init__()
@@ -28,7 +30,7 @@ class Prefix(Views):
         self.shape = shape
         self._states: PrefixStates | None = None
 
-    def begin(self, rows: Rows) -> dict[str, Any]:
+    def begin(self, rows: Rows | Packed) -> dict[str, Any]:
         self._states = self.states(rows.views)
         return {"prefix": self._states}
 

@@ -95,17 +95,20 @@ class Encoder(nn.Module):
         return pack(rows, self._first_token, before)
 
     def _represent_packed(self, packed: Packed, pooling: Pooling) -> Tensor:
-        assert self.views is None or isinstance(self.views, Prefix), "only a prefix goes together with packed rows"
-        prefix = None if self.views is None else self.views.states(packed.views).blocks
+        views, prefix = self.views, None
+        extra: dict[str, Any] = {"position_ids": packed.positions}
+        if isinstance(views, Prefix):
+            prefix = views.states(packed.views).blocks
+        elif views is not None:
+            assert views.packs, "these views do not go together with packed rows"
+            extra |= views.begin(packed)
         layers = self.backbone.config.num_hidden_layers if prefix is None else len(prefix)
         states = PackedStates(packed, layers, prefix)
-        out = self.backbone(
-            input_ids=packed.input_ids,
-            position_ids=packed.positions,
-            packed=states,
-            output_hidden_states=needs_all_layers(pooling),
-        )
+        needs_all = needs_all_layers(pooling)
+        out = self.backbone(input_ids=packed.input_ids, packed=states, output_hidden_states=needs_all, **extra)
         states.finish()
+        if views is not None and prefix is None:
+            views.end()
         return pool_packed(pooling, packed, mix_layers(pooling, out.last_hidden_state, out.get("hidden_states")))
 
     @property

@@ -68,6 +68,17 @@ class Packed:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
+    # Not kept: a recorded forward computes them anew in every replay.
+
+    def padded_mask(self) -> Tensor:
+        """(rows, longest - before): where padded rows hold a token."""
+        return torch.arange(self.longest - self.before, device=self.starts.device) < self.lengths[:, None]
+
+    def padded_places(self) -> Tensor:
+        """(tokens,): the place of each token in padded rows, all places counted through."""
+        within = torch.arange(len(self.row_of), device=self.row_of.device) - self.starts[self.row_of]
+        return self.row_of * (self.longest - self.before) + within
+
     def to(self, device: torch.device | str) -> Packed:
         """The same on ``device``."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
@@ -219,10 +230,7 @@ class PackedStates:
 
     @cached_property
     def _place(self) -> Tensor:
-        """(tokens,): the place of each token in padded rows."""
-        packed = self._packed
-        within = torch.arange(len(packed.row_of), device=packed.row_of.device) - packed.starts[packed.row_of]
-        return packed.row_of * (packed.longest - packed.before) + within
+        return self._packed.padded_places()
 
 
 def pool_packed(pooling: str, packed: Packed, states: Tensor) -> Tensor:

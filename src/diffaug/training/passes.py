@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from diffaug.augment.prefix import Prefix
 from diffaug.errors import DiffaugError
 from diffaug.kernels.dropout import QuickDropout
 from diffaug.methods.base import Inputs, Method, Represent, Stage
@@ -127,13 +126,13 @@ def on_cpu(represent: Represent) -> Represent:
 def can_pack(method: Method) -> bool:
     """Whether rows end to end give this encoder's vectors: tried, not looked up in a list of names."""
     encoder, was_training = method.encoder, method.training
-    if encoder.views is not None and not isinstance(encoder.views, Prefix):
+    if encoder.views is not None and not encoder.views.packs:
         return False
     device = next(method.parameters()).device
     try:
         attention_shape(encoder.backbone)
         ids = [[5] * 3, [6, 7] * 4, [8]]
-        rows = method.collator.rows(ids, [0] * len(ids))
+        rows = method.collator.rows(ids)  # of no view: a cut would be another each time
         method.eval()
         padded = method.represent(rows.to(device))
         packed = method.represent(encoder.pack(rows).to(device))[: len(ids)]  # type: ignore[arg-type]
