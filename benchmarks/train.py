@@ -340,25 +340,33 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-growth", dest="growth", action="store_false")
     arguments = parser.parse_args()
-    results: dict[str, Any] = {"model": arguments.model, "triplets": arguments.triplets, "length": arguments.length}
+    cuda, packages = arguments.device == "cuda", ("torch", "transformers", "sentence-transformers")
+    sizes = {"model": arguments.model, "triplets": arguments.triplets, "length": arguments.length}
     print(f"BERT-{arguments.model}, {arguments.triplets} triplets, {arguments.length} word pieces")
-    bench = Bench(arguments.model, arguments.triplets, arguments.length, arguments.device)
+    bench = Bench(**sizes, device=arguments.device)
+    results: dict[str, Any] = {**sizes}
     results["sides"] = medians([sides(bench, arguments.steps) for _ in range(arguments.rounds)])
-    if arguments.device == "cuda":
+    if cuda:
         results["profile_ms"] = profile(bench, arguments.steps)
         print(results["profile_ms"])
+    print(save("train" if cuda else "train_cpu", results, packages))
     if arguments.growth:
-        only = ("plain SimCSE", "DiffAug stage 2, plain", "DiffAug stage 2, ours")
-        # With the template and the special tokens, rows of 16, 32, 64 and 128 tokens.
-        sizes = [("triplets", n) for n in (64, 256, 512, 1024)] + [("length", n) for n in (6, 22, 54, 118)]
-        results["growth"] = {}
-        for what, value in [*sizes, ("model", "mini"), ("model", "small")]:
-            print(f"{what} {value}")
-            settings = {k: getattr(arguments, k) for k in ("model", "triplets", "length", "device")} | {what: value}
-            found = sides(Bench(**settings, batches=4), arguments.steps // 3, only)
-            results["growth"][f"{what} {value}"] = medians([found])
-    name = "train" if arguments.device == "cuda" else "train_cpu"
-    print(save(name, results, ("torch", "transformers", "sentence-transformers")))
+        found = {**sizes, "growth": growth(sizes, arguments.device, arguments.steps // 3)}
+        print(save("train_growth" if cuda else "train_growth_cpu", found, packages))
+
+
+def growth(sizes: dict[str, Any], device: str, steps: int) -> dict[str, Any]:
+    """What a step costs with more triplets, longer sentences, and smaller models."""
+    only = ("plain SimCSE", "DiffAug stage 2, plain", "DiffAug stage 2, ours")
+    # With the template and the special tokens, rows of 16, 32, 64 and 128 tokens.
+    others: list[tuple[str, Any]] = [("triplets", n) for n in (64, 256, 512, 1024)]
+    others += [("length", n) for n in (6, 22, 54, 118)] + [("model", "mini"), ("model", "small")]
+    found: dict[str, Any] = {}
+    for what, value in others:
+        print(f"{what} {value}")
+        bench = Bench(**(sizes | {what: value}), device=device, batches=4)
+        found[f"{what} {value}"] = medians([sides(bench, steps, only)])
+    return found
 
 
 if __name__ == "__main__":
