@@ -57,7 +57,7 @@ test-kernels: $(READY)  ## run our GPU kernels on this machine's CPU, in Triton'
 
 test-gpu: $(READY)  ## run what needs a GPU
 	$(BIN)/python -c 'import torch; assert torch.cuda.is_available(), "there is no GPU here"'
-	$(BIN)/pytest tests/kernels tests/training/test_graphed.py
+	$(BIN)/pytest tests/kernels tests/training/test_graphed.py tests/training/test_training_run.py
 
 lint: $(READY)   ## check style and types
 	$(BIN)/ruff check .
