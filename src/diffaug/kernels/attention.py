@@ -142,16 +142,20 @@ def _launches(
 
 @triton.jit
 def _load(
-    own, prefix, column, channel, view, head, start, tokens,
-    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr,
+    key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
+    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr,
 ):  # fmt: skip
-    """Keys, or values, of a row and head (KEYS, dim): those of the prefix, then the row's own, then nothing."""
+    """Keys and values of a row and head (KEYS, dim): those of the prefix, then the row's own, then nothing."""
     at = (start + column - length)[:, None] * (heads * dim) + head * dim + channel[None, :]
-    found = tl.load(own + at, mask=((column >= length) & (column < length + tokens))[:, None], other=0.0)
+    own = ((column >= length) & (column < length + tokens))[:, None]
+    keys, values = tl.load(key + at, mask=own, other=0.0), tl.load(value + at, mask=own, other=0.0)
     if length:
-        at_before = ((view * heads + head) * length + column)[:, None] * dim + channel[None, :]
-        found += tl.load(prefix + at_before, mask=(column < length)[:, None], other=0.0)
-    return found
+        view = tl.load(views + row) if by_view else 0
+        at = ((view * heads + head) * length + column)[:, None] * dim + channel[None, :]
+        before = (column < length)[:, None]
+        keys += tl.load(prefix_key + at, mask=before, other=0.0)
+        values += tl.load(prefix_value + at, mask=before, other=0.0)
+    return keys, values
 
 
 @triton.jit
@@ -200,9 +204,10 @@ def _forward(
     if (length + tokens <= ABOVE) | (length + tokens > KEYS):
         return
     column, channel = tl.arange(0, KEYS), tl.arange(0, dim)
-    view = tl.load(views + row) if by_view else 0
-    keys = _load(key, prefix_key, column, channel, view, head, start, tokens, heads, dim, length)
-    values = _load(value, prefix_value, column, channel, view, head, start, tokens, heads, dim, length)
+    keys, values = _load(
+        key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
+        heads, dim, length, by_view,
+    )  # fmt: skip
     seed = tl.load(seeds) if drops else 0
     for first in range(0, tokens, QUERIES):
         line = first + tl.arange(0, QUERIES)
@@ -228,9 +233,10 @@ def _backward(
     if (length + tokens <= ABOVE) | (length + tokens > KEYS):
         return
     column, channel = tl.arange(0, KEYS), tl.arange(0, dim)
-    view = tl.load(views + row) if by_view else 0
-    keys = _load(key, prefix_key, column, channel, view, head, start, tokens, heads, dim, length)
-    values = _load(value, prefix_value, column, channel, view, head, start, tokens, heads, dim, length)
+    keys, values = _load(
+        key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
+        heads, dim, length, by_view,
+    )  # fmt: skip
     seed = tl.load(seeds) if drops else 0
     d_keys, d_values = tl.zeros([KEYS, dim], tl.float32), tl.zeros([KEYS, dim], tl.float32)
     for first in range(0, tokens, QUERIES):
