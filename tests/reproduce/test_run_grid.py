@@ -53,7 +53,7 @@ def test_a_cell_that_fails_or_kills_its_process_does_not_stop_the_others(
     plan = plan_of(cells, record=kill_once)
     grid = begin(tmp_path / "grid", plan)
     failures = dict(run_grid(grid, plan, data, jobs=2, quiet=True))
-    assert names(list(failures)) == names(cells[:2])
+    assert names(list(failures)) == names(cells[:2]), failures
     assert failures[cells[0]].startswith("the process that ran it was killed by SIGKILL")
     assert failures[cells[1]].startswith("there is no file nowhere.csv\n\nTraceback")
     assert grid.failures() == [(cell, failures[cell].rstrip() + "\n") for cell in cells[:2]]
