@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from common import save
 
 from diffaug import train
@@ -70,6 +71,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
+    if arguments.seeds < 2:
+        parser.error("a spread needs two seeds at least")
+    if not torch.cuda.is_available():
+        parser.error("the fast way is that of a GPU, and there is none here")
     without = losses()
     print(without, flush=True)
     print(save("fast_or_plain", {**without, "with_dropout": dev_scores(arguments.seeds)}, ("torch", "transformers")))

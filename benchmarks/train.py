@@ -329,6 +329,20 @@ def medians(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, fl
     return found
 
 
+def growth(sizes: dict[str, Any], device: str, steps: int) -> dict[str, Any]:
+    """What a step costs with more triplets, longer sentences, and smaller models."""
+    only = ("plain SimCSE", "DiffAug stage 2, plain", "DiffAug stage 2, ours")
+    # With the template and the special tokens, rows of 16, 32, 64 and 128 tokens.
+    others: list[tuple[str, Any]] = [("triplets", n) for n in (64, 256, 512, 1024)]
+    others += [("length", n) for n in (6, 22, 54, 118)] + [("model", "mini"), ("model", "small")]
+    found: dict[str, Any] = {}
+    for what, value in others:
+        print(f"{what} {value}")
+        bench = Bench(**(sizes | {what: value}), device=device, batches=4)
+        found[f"{what} {value}"] = medians([sides(bench, steps, only)])
+    return found
+
+
 def main() -> None:
     """Measure, print and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -353,20 +367,6 @@ def main() -> None:
     if arguments.growth:
         found = {**sizes, "growth": growth(sizes, arguments.device, arguments.steps // 3)}
         print(save("train_growth" if cuda else "train_growth_cpu", found, packages))
-
-
-def growth(sizes: dict[str, Any], device: str, steps: int) -> dict[str, Any]:
-    """What a step costs with more triplets, longer sentences, and smaller models."""
-    only = ("plain SimCSE", "DiffAug stage 2, plain", "DiffAug stage 2, ours")
-    # With the template and the special tokens, rows of 16, 32, 64 and 128 tokens.
-    others: list[tuple[str, Any]] = [("triplets", n) for n in (64, 256, 512, 1024)]
-    others += [("length", n) for n in (6, 22, 54, 118)] + [("model", "mini"), ("model", "small")]
-    found: dict[str, Any] = {}
-    for what, value in others:
-        print(f"{what} {value}")
-        bench = Bench(**(sizes | {what: value}), device=device, batches=4)
-        found[f"{what} {value}"] = medians([sides(bench, steps, only)])
-    return found
 
 
 if __name__ == "__main__":

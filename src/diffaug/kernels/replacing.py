@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
-class Replacing(TorchFunctionMode):
+class Replacing(TorchFunctionMode, ABC):
     """A context in which some functions of torch are others. Subclasses say which, and for what inputs.
 
     Attributes:
@@ -18,9 +19,9 @@ class Replacing(TorchFunctionMode):
 
     functions: ClassVar[Mapping[Any, Callable[..., Any]]]
 
+    @abstractmethod
     def applies(self, first: Tensor) -> bool:
         """Whether to replace a call, given its first argument."""
-        raise NotImplementedError
 
     def __torch_function__(
         self,

@@ -112,8 +112,8 @@ class GraphedEncoder:
 
     @contextmanager
     def _capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        # Not `torch.cuda.graph`: that gives back all cached memory before each recording, and fetching it again takes
-        # longer than to record. Another thread prepares batches meanwhile, which is none of this recording's business.
+        # Not `torch.cuda.graph`: that gives back all cached memory before each recording, to be fetched again after it.
+        # Another thread prepares batches meanwhile, which is none of this recording's business.
         with self._aside():
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
