@@ -51,7 +51,9 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, prefix: Tensor | None, packed: Pack
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("lengths", [[5, 20, 1, 17], [40, 3, 33], [100, 31, 64]], ids=["short", "both", "long"])
+@pytest.mark.parametrize(
+    "lengths", [[5, 20, 1, 17], [40, 3, 33], [100, 31, 64], [150, 9, 70]], ids=["short", "two", "three", "all kernels"]
+)
 @pytest.mark.parametrize(("length", "views"), [(3, True), (20, False), (0, False)], ids=["views", "all", "none"])
 def test_attention_and_its_gradients(lengths: list[int], length: int, views: bool) -> None:
     torch.manual_seed(0)

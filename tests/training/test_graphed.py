@@ -12,7 +12,9 @@ import torch
 
 from diffaug import train
 from diffaug.config import Recipe, load_recipe
-from diffaug.methods.base import Stage
+from diffaug.methods import method_class
+from diffaug.methods.base import Inputs, Method, Stage
+from diffaug.models.backbone import load_backbone
 from diffaug.training import loop
 from diffaug.training.optim import trainable
 from diffaug.training.passes import GraphedPasses, Passes, passes_for
@@ -66,32 +68,59 @@ def test_parts_of_a_step_add_up(curves: Callable[..., list[float]]) -> None:
     torch.testing.assert_close(fast, plain, rtol=0.1, atol=0.05)
 
 
-class TestDropout:
-    @pytest.fixture
-    def step(self, make_recipe: Callable[..., Recipe]) -> Callable[[], torch.Tensor]:
-        """The vectors of one and the same batch, by recorded graphs."""
-        from diffaug.methods import method_class
-        from diffaug.models.backbone import load_backbone
+@pytest.fixture
+def stage2(make_recipe: Callable[..., Recipe]) -> Callable[..., tuple[Method, Passes]]:
+    """A tiny method ready for stage 2, and how its rows go through the encoder."""
 
-        recipe = make_recipe()
+    def build(**changes: Any) -> tuple[Method, Passes]:
+        recipe = make_recipe(**changes)
         method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone)).to(DEVICE)
         stage = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
         learning = trainable(method, stage)
         method.begin(stage)
         passes = passes_for(method, stage, Precision("bf16", DEVICE), DEVICE, learning)
         assert isinstance(passes, GraphedPasses)
-        ids, _ = method.collator.ids(["A dog runs through the park.", "It sleeps."])
-        from diffaug.methods.base import Inputs
+        return method, passes
 
-        rows = passes.prepare(Inputs(method.collator.rows(ids, [0, 1]))).rows
+    return build
 
-        def vectors() -> torch.Tensor:
-            found = passes(rows)
-            found.sum().backward()
-            passes.backward()
-            return found.detach().clone()
 
-        return vectors
+def passed(method: Method, passes: Passes, sentences: list[str]) -> torch.Tensor:
+    """The sentences' vectors; their sum's gradient is added to those of the parameters."""
+    ids, _ = method.collator.ids(sentences)
+    rows = method.collator.rows(ids, [i % 2 for i in range(len(ids))])
+    found = passes(passes.prepare(Inputs(rows)).to(DEVICE).rows)
+    found.sum().backward()
+    passes.backward()
+    return found.detach().clone()
+
+
+def test_recordings_of_other_sizes_do_not_disturb_a_gradient(stage2: Callable[..., tuple[Method, Passes]]) -> None:
+    method, passes = stage2(stage2={"dropout": False}, views={"dropout": 0.0})
+    sentences = [f"A dog runs through park {i}." for i in range(400)]
+
+    def gradients(count: int) -> dict[str, torch.Tensor]:
+        for parameter in method.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        passed(method, passes, sentences[:count])
+        return {name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None}
+
+    # All share one pool of memory: what one leaves behind there must not matter to another, whatever the order.
+    counts = [20, 120, 100, 400]
+    first = {count: gradients(count) for count in counts}
+    for count in [20, 100, 400, 120, 100]:
+        again = gradients(count)
+        for name, gradient in first[count].items():
+            assert float((again[name] - gradient).abs().max()) <= 0.01 * float(gradient.abs().max()), (count, name)
+
+
+class TestDropout:
+    @pytest.fixture
+    def step(self, stage2: Callable[..., tuple[Method, Passes]]) -> Callable[[], torch.Tensor]:
+        """The vectors of one and the same batch, by recorded graphs."""
+        method, passes = stage2()
+        return lambda: passed(method, passes, ["A dog runs through the park.", "It sleeps."])
 
     def test_is_another_in_every_step_and_the_same_from_the_same_seed(self, step: Callable[[], torch.Tensor]) -> None:
         step()  # the recording

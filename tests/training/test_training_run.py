@@ -173,6 +173,7 @@ def test_labelled_pairs_can_take_the_place_of_triplets(make_recipe: Callable[...
         assert train(recipe, tmp_path / setting, quiet=True).scores
 
 
+@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two processes take two GPUs, or none")
 def test_two_processes_train_as_one(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     """`torchrun` with two processes ends with the weights of one process on the whole batches (dropout off)."""
     from transformers import AutoConfig
@@ -203,11 +204,20 @@ def test_two_processes_train_as_one(make_recipe: Callable[..., Recipe], tmp_path
         torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-5)
 
 
-def test_bf16_trains_on_a_cpu_and_fp16_is_refused(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
-    result = train(make_recipe("semi-aux", loop={"precision": "bf16"}), tmp_path / "a", quiet=True)
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_model_trained_in_16_bits_is_saved_in_32(
+    precision: str, make_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    if precision == "fp16" and not torch.cuda.is_available():
+        pytest.skip("fp16 needs a GPU")
+    result = train(make_recipe("semi-aux", loop={"precision": precision}), tmp_path / "a", quiet=True)
     assert np.isfinite(result.scores["dev"])
     saved = load_file(result.model / "diffaug.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes it")
+def test_fp16_is_refused_on_a_cpu(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     with pytest.raises(DiffaugError, match="fp16 needs a GPU"):
         train(make_recipe("sup", loop={"precision": "fp16"}), tmp_path / "b", quiet=True)
     assert not (tmp_path / "b").exists()
@@ -232,4 +242,4 @@ def test_the_gradient_cache_trains_in_the_loop(make_recipe: Callable[..., Recipe
         train(recipe, tmp_path / name, quiet=True)
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         scores.append([line["loss"] for line in lines if line["stage"] == 1 and "loss" in line])
-    assert scores[0] == scores[1], "stage 1 does not know of it"
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5), "stage 1 does not know of it"

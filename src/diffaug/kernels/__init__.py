@@ -16,23 +16,38 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-# All keys of a row are held by one program: more do not fit.
-LONGEST = 128
+# Rows of more keys are rare among sentences, and a program, which holds all keys of its row, has no room for them.
+LONGEST = 256
 HALF = (torch.bfloat16, torch.float16)
+# What the backward pass keeps within reach for each number of a row's keys, rounded up.
+_BYTES = 8
 
 
 @cache
 def have_triton() -> bool:
-    """Whether the kernels' compiler is there."""
-    return find_spec("triton") is not None
+    """Whether the kernels' compiler is there, and for a machine they have been tried on: not AMD's."""
+    return find_spec("triton") is not None and torch.version.hip is None
 
 
 def attention_fits(query: Tensor, longest: int) -> bool:
     """Whether `kernels.attention` takes queries (.., head_dim) of rows with that many keys at most, prefix counted."""
+    head_dim = query.shape[-1]
     return (
         query.is_cuda
         and query.dtype in HALF
-        and query.shape[-1] in (16, 32, 64, 128)
+        and head_dim in (16, 32, 64, 128)
         and longest <= LONGEST
         and have_triton()
+        and power_of_two(longest) * head_dim * _BYTES <= _shared_memory(query.device)
     )
+
+
+def power_of_two(number: int) -> int:
+    """The first one that is not smaller."""
+    return 1 << (number - 1).bit_length()
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that one program can have: 64 KiB where torch, before 2.7, does not say."""
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 16))

@@ -19,8 +19,10 @@ from torch import Tensor
 if TYPE_CHECKING:
     from diffaug.models.packed import Packed
 
-# Rows of at most so many keys go first.
+# Rows of at most so many keys go first, then those of twice as many, and so on.
 _SHORT = 32
+# A thread's registers at most: backward would take more, and leave most of a GPU's threads without any.
+_REGISTERS = 128
 
 
 def attend_short(
@@ -133,10 +135,14 @@ def _launches(
         "length": 0 if prefix is None else prefix.shape[3],
         "by_view": views is not None,
         "drops": dropout > 0,
+        "QUERIES": 16,
+        "num_stages": 1,  # few loops run more than twice: nothing to fetch ahead
+        "maxnreg": _REGISTERS,
     }
-    launches = [{**common, "ABOVE": 0, "KEYS": min(longest, _SHORT), "QUERIES": 16, "num_warps": 2}]
-    if longest > _SHORT:
-        launches.append({**common, "ABOVE": _SHORT, "KEYS": longest, "QUERIES": 32, "num_warps": longest // 16})
+    launches, above, keys = [], 0, min(longest, _SHORT)
+    while above < longest:
+        launches.append({**common, "ABOVE": above, "KEYS": keys, "num_warps": max(2, keys // 16)})
+        above, keys = keys, 2 * keys
     return launches
 
 

@@ -7,7 +7,6 @@ torch adds them up in kernels that leave most of a GPU idle when there are ten t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -62,18 +61,9 @@ class _Linear(torch.autograd.Function):
         gradient = gradients[0].flatten(0, -2)  # (tokens, outputs)
         d_states = (gradient @ weight).view_as(states) if ctx.needs_input_grad[0] else None
         d_weight = gradient.t() @ states.flatten(0, -2) if ctx.needs_input_grad[1] else None
-        return d_states, d_weight, _column_sums(gradient)
-
-
-def _column_sums(values: Tensor) -> Tensor:
-    """(columns,): as a product with ones, which the matrix units do sooner than a sum."""
-    most = triton.next_power_of_2(len(values))
-    return (_ones(most, values.dtype, values.device)[:, : len(values)] @ values).squeeze(0)
-
-
-@cache  # never forgotten: recorded graphs read them where they are
-def _ones(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.ones(1, count, dtype=dtype, device=device)
+        # A product with ones: the matrix units do it sooner than a sum. They are made anew every time: what a recorded
+        # graph makes lies in memory that other recordings write to, and must not outlive its own replay.
+        return d_states, d_weight, (gradient.new_ones(1, len(gradient)) @ gradient).squeeze(0)
 
 
 class _LayerNorm(torch.autograd.Function):
