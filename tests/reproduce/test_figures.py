@@ -150,6 +150,41 @@ def test_low_label_has_a_panel_a_setting_and_a_line_a_row(low: Grid) -> None:
     assert panels[-1].get_xlabel() == "Labelled examples"
 
 
+def test_an_average_over_some_tasks_names_them(low: Grid) -> None:
+    assert "Tasks: STS-B, STS12" in note(drawn(low_label.figure, low))
+
+
+def test_places_with_too_few_runs_are_hollow(low: Grid) -> None:
+    short = [cell for cell in low.cells if cell.row == "DiffAug, sup" and cell.column == "27,560"][2:]
+    for cell in short:
+        (low.folder_of(cell) / "result.json").unlink()
+    figure = drawn(low_label.figure, low)
+    axes = figure.axes[1]
+    (hollow,) = [line for line in axes.lines if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
+    assert list(hollow.get_xdata()) == [27560]
+    np.testing.assert_allclose(hollow.get_ydata(), [by_hand(low, "DiffAug, sup", "27,560", "average")[0]])
+    assert "Hollow markers are incomplete: DiffAug, sup at 27,560 (2 of 3 runs)" in note(figure)
+
+
+def test_parts_and_counts_of_labels_are_no_scale(tmp_path: Path) -> None:
+    columns = ["2,756", "27,560", "100 %"]
+    grid = make_grid(
+        tmp_path, "low-label", cells_of(LOW_ROWS[-2:], columns), lambda cell: scored(80.0), "labelled examples"
+    )
+    assert drawn(low_label.figure, grid).axes[0].get_xlabel() == "Labelled examples (not to scale)"
+
+
+def test_lines_that_meet_stand_beside_each_other(tmp_path: Path) -> None:
+    grid = make_grid(tmp_path, "low-label", cells_of(LOW_ROWS[-2:], ["10", "100"]), lambda cell: scored(80.0))
+    figure = drawn(low_label.figure, grid)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    first, second = (container.lines[0] for container in axes.containers)
+    assert list(first.get_xdata()) == list(second.get_xdata())
+    apart = second.get_transform().transform((10, 77))[0] - first.get_transform().transform((10, 77))[0]
+    assert apart == pytest.approx(5 * figure.dpi / 72)
+
+
 def test_low_label_brings_the_best_variant_of_a_method_to_the_front(low: Grid) -> None:
     figure = drawn(low_label.figure, low)
     axes = figure.axes[0]
@@ -321,6 +356,19 @@ def test_main_has_a_dot_a_row_and_its_best_in_bold(tmp_path: Path) -> None:
     assert "Mean and standard deviation of 3 runs" in note(figure)
 
 
+def test_a_row_that_is_near_to_others_stays_on_the_axis(tmp_path: Path) -> None:
+    """However far it is below the best one, and whichever group that is in."""
+    values = {"A": 75.0, "B": 58.0, "C": 56.0, "D": 40.0}
+    rows = [(name, "simcse-unsup", "unsupervised", True) for name in values]
+    cells = cells_of(rows)
+    grid = make_grid(tmp_path, "main", cells, lambda cell: None if cell is cells[-1] else scored(values[cell.row]))
+    figure = drawn(dots.main, grid)
+    (axes,) = figure.axes
+    assert [container.get_label() for container in axes.containers] == ["A", "B", "C"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B", "C", "D†"]
+    assert "† Incomplete: D (2 of 3 runs)" in note(figure)
+
+
 def test_ablation_shows_the_dev_score(tmp_path: Path) -> None:
     def result(cell: Cell) -> Result:
         return Result({"STS-B dev": 86.0 + jitter(cell, 0.1), "average": 50.0}, seconds=1.0, gib=1.0)
@@ -352,7 +400,7 @@ def test_the_note_names_what_is_missing(tmp_path: Path) -> None:
     figure = drawn(prefix_length.figure, grid)
     assert note(figure) == (
         "Mean and standard deviation of 2 to 3 runs. Without a result: DiffAug, semi at 4. "
-        "Incomplete: DiffAug, semi at 8 (2 of 3 runs)."
+        "Hollow markers are incomplete: DiffAug, semi at 8 (2 of 3 runs)."
     )
     assert list(errorbars(figure.axes[0], "DiffAug, semi")[0]) == [2, 8, 16]
 

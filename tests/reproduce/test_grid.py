@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,29 @@ def test_the_same_again_continues_and_anything_else_says_what_differs(grid: Grid
         Grid.begin(grid.folder, {**REQUEST, "encoder": "x", "draws": 2}, ABOUT, cells)
     with pytest.raises(DiffaugError, match=r"other cells .* a_setting7_draw0_seed42"):
         Grid.begin(grid.folder, REQUEST, ABOUT, [*cells[1:], made_up_cell("A", setting=7)])
+
+
+def test_a_grid_that_was_moved_finds_what_it_made_and_goes_on(tmp_path: Path) -> None:
+    def cells(folder: Path) -> list[Cell]:
+        made, elsewhere = folder / "data" / "target.txt", tmp_path / "other" / "data" / "nli.csv"
+        changes = (f"data.unlabelled={made}", f"data.nli={elsewhere}")
+        return [replace(made_up_cell("A"), changes=changes)]
+
+    before, after = tmp_path / "before", tmp_path / "after"
+    (before / "data").mkdir(parents=True)
+    (before / "data" / "target.txt").write_text("A sentence.\n")
+    Grid.begin(before, REQUEST, ABOUT, cells(before)).add([replace(cells(before)[0], seed=43)])
+    before.rename(after)
+    moved = Grid.begin(after, REQUEST, ABOUT, cells(after))
+    assert moved.first == cells(after)
+    assert moved.more == [replace(cells(after)[0], seed=43)]
+
+
+def test_how_a_cell_differs_is_said(grid: Grid, cells: list[Cell]) -> None:
+    other = replace(cells[0], changes=("stage2.steps=300",))
+    then = " ".join(sorted(cells[0].changes))
+    with pytest.raises(DiffaugError, match=rf"{cells[0].name}, {re.escape(then)} then, stage2.steps=300 now\)"):
+        Grid.begin(grid.folder, REQUEST, ABOUT, [other, *cells[1:]])
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, cells: list[Cell]) -> None:

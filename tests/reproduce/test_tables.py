@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,8 @@ def main_grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
 
 
 SCORES_CAPTION = (
-    "over up to 3 seeds of Spearman x 100. Bold: the best of its group. The average is over STS12, STS14, STS-B: 3 of "
-    "the 7 tasks that papers average over."
+    "sample standard deviation (n - 1) over up to 3 seeds. Bold: the highest mean of its group. The average is over "
+    "STS12, STS14, STS-B: 3 of the 7 tasks that papers average over."
 )
 
 
@@ -61,7 +62,7 @@ def test_markdown(main_grid: Grid) -> None:
     assert (
         scores
         == """\
-**Scores**
+**Scores by task**
 
 | row | STS12 | STS14 | STS-B | average |
 | :-- | --: | --: | --: | --: |
@@ -80,7 +81,7 @@ def test_markdown(main_grid: Grid) -> None:
 | row | difference | 95 % | p | runs ± | runs ahead |
 | :-- | --: | --: | --: | --: | --: |
 | *supervised: against SimCSE, sup* |  |  |  |  |  |
-| DiffAug, sup | +133.33 | +133.33 to +133.33 | 0.002 | 0.00 | 2 of 2 |
+| DiffAug, sup† | +133.33 | +133.33 to +133.33 | 0.002 | 0.00 | 2 of 2 |
 """
     )
     assert (
@@ -93,17 +94,18 @@ def test_markdown(main_grid: Grid) -> None:
 | *unsupervised* |  |  |  |  |
 | No training, [CLS] | – | 1 of 1 | 40.00 | 1 of 1 |
 | *supervised* |  |  |  |  |
-| SimCSE, sup | stage2.learning_rate=2e-5 | 2 of 2 | 72.00 ±1.00 | 3 of 3 |
-| DiffAug, sup | stage2.learning_rate=1e-5 | 1 of 2 | 76.00 ±1.41 | 2 of 3 |
+| SimCSE, sup | stage2: learning_rate=2e-5 | 2 of 2 | 72.00 ±1.00 | 3 of 3 |
+| DiffAug, sup | stage2: learning_rate=1e-5 | 1 of 2 | 76.00 ±1.41 | †2 of 3 |
 """
     )
-    assert text.startswith("## A table\n\n**Scores**\n")
-    assert f"\nMean ± sample standard deviation (n - 1) {SCORES_CAPTION} †: fewer runs than asked for.\n" in text
+    assert text.startswith("## A table\n\n**Scores by task**\n")
+    assert f"\nSpearman x 100: mean ± {SCORES_CAPTION} †: fewer runs than asked for.\n" in text
     assert (
         "The strongest baseline of a group has the highest mean on STS-B dev; it is never chosen on a test task."
         in text
     )
-    assert "Each row tried 2 settings with the first seed and draw and kept the best on STS-B dev" in text
+    assert "Each row that has a choice tries 2 settings with the first seed and draw and keeps the best on" in text
+    assert "0.002 is the smallest p that so many resamples can give" in text
     assert text.endswith("""
 - Encoder: small
 - Made by hand
@@ -117,10 +119,10 @@ def test_markdown(main_grid: Grid) -> None:
 def test_latex(main_grid: Grid) -> None:
     text = render(summarise(main_grid), "latex")
     low, high = " & ".join([r"$-$33.33 $\pm$115.47"] * 4), " & ".join([r"\textbf{100.00 $\pm$0.00}"] * 4)
-    caption = rf"A table: Scores. Mean $\pm$ sample standard deviation (n - 1) {SCORES_CAPTION}"
+    caption = rf"A table: Scores by task. Spearman x 100: mean $\pm$ {SCORES_CAPTION}"
     assert text.splitlines()[:18] == [
-        r"% Needs \usepackage{booktabs}.",
-        r"\begin{table}[t]",
+        r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
+        r"\begin{table*}[t]",
         r"\centering",
         r"\caption{" + caption + r" $^{\dagger}$: fewer runs than asked for.}",
         r"\label{tab:main-scores}",
@@ -136,7 +138,7 @@ def test_latex(main_grid: Grid) -> None:
         r"DiffAug, sup$^{\dagger}$ & " + high + r" \\",
         r"\bottomrule",
         r"\end{tabular}",
-        r"\end{table}",
+        r"\end{table*}",
     ]
     assert r"\label{tab:main-tests}" in text
     assert r"\label{tab:main-settings}" in text
@@ -157,6 +159,12 @@ def test_latex_is_well_formed(main_grid: Grid, low_label_grid: Grid, experiment:
             assert open_ones.pop() == ended[1]
         elif line.endswith(r"\\") and not line.startswith(r"\multicolumn"):
             assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
+        if line == r"\resizebox{\textwidth}{!}{%":
+            open_ones.append("resizebox")
+            continue
+        if line == "}":
+            assert open_ones.pop() == "resizebox"
+            continue
         bare = re.sub(r"\\.", "", line)  # without commands and escaped signs
         assert bare.count("{") == bare.count("}")
         assert bare.count("$") % 2 == 0
@@ -170,7 +178,7 @@ def test_terminal(main_grid: Grid) -> None:
     assert text.startswith("""\
 A table
 
- Scores
+ Scores by task
  row                    STS12           STS14           STS-B         average
  ─────────────────────────────────────────────────────────────────────────────
  unsupervised
@@ -182,15 +190,15 @@ A table
  DiffAug,        100.00 ±0.00    100.00 ±0.00    100.00 ±0.00    100.00 ±0.00
  sup†
 
-Mean ± sample standard deviation (n - 1) over up to 3 seeds of Spearman x 100.
+Spearman x 100: mean ± sample standard deviation (n - 1) over up to 3 seeds.
 """)
     assert (
         """
  Against the strongest baseline
- row           difference                95 %      p  runs ±  runs ahead
- ────────────────────────────────────────────────────────────────────────
+ row            difference                95 %      p  runs ±  runs ahead
+ ─────────────────────────────────────────────────────────────────────────
  supervised: against SimCSE, sup
- DiffAug, sup     +133.33  +133.33 to +133.33  0.002    0.00      2 of 2
+ DiffAug, sup†     +133.33  +133.33 to +133.33  0.002    0.00      2 of 2
 """
         in text
     )
@@ -218,7 +226,7 @@ def test_json_has_everything(main_grid: Grid) -> None:
     assert list(values) == [
         "format_version", "diffaug_version", "experiment", "title", "plan", "tasks", "average_over_all_seven",
         "columns", "columns_are", "deviation", "bootstrap", "entries", "leads", "failures", "unfinished", "untested",
-        "machines", "notes",
+        "taken_over", "machines", "notes",
     ]  # fmt: skip
     assert values["plan"]["seeds"] == [1, 2, 3]
     assert values["machines"] == [{"device": "cpu", "torch": "2.13.0"}]
@@ -303,11 +311,70 @@ def test_tests_and_leads_by_label_count(low_label_grid: Grid) -> None:
         ["PromptBERT, sup", "+200.00", "+200.00 to +200.00"],
     ]
     leads = section(low_label_grid, "lead")
-    assert leads.columns == ["row", "ahead of", "2,756", "2,756 against 27,560"]
-    assert leads.rows == [
-        ["DiffAug, sup", "SimCSE, sup", "+200.00*", "+200.00*"],
-        ["DiffAug, sup", "PromptBERT, sup", "+0.00", "+0.00"],
+    assert leads.columns == ["ahead of", "2,756", "2,756 against 27,560"]
+    assert leads.headings == {0: "supervised: lead of DiffAug, sup"}
+    assert leads.rows == [["SimCSE, sup", "+200.00*", "+200.00*"], ["PromptBERT, sup", "+0.00", "+0.00"]]
+
+
+def test_every_comparison_with_too_few_runs_is_marked(tmp_path: Path) -> None:
+    """The method's row and the baseline each lack runs at one of the columns."""
+    columns, seeds = ("10 %", "100 %"), (1, 2)
+    rows = (("SimCSE, sup", True), ("DiffAug, sup", False))
+    cells = [
+        replace(make_cell(row, column, group="supervised", baseline=base), changes=(f"data.labels={column[:-2]}",))
+        for row, base in rows
+        for column in columns
     ]
+    grid = begin(tmp_path / "grid", cells, "low-label", seeds=seeds, columns_are="labelled examples")
+    lacking = {("DiffAug, sup", "10 %"), ("SimCSE, sup", "100 %")}
+    for cell in cells:
+        finish(grid, cell, right)
+        if (cell.row, cell.column) not in lacking:
+            grid.add([again(cell, 2)])
+            finish(grid, again(cell, 2), right)
+    tests, leads = section(grid, "tests"), section(grid, "lead")
+    assert tests.headings == {
+        0: "supervised, 10 % of the labelled examples: against SimCSE, sup",
+        1: "supervised, 100 % of the labelled examples: against SimCSE, sup†",
+    }
+    assert [row[0] for row in tests.rows] == ["DiffAug, sup†", "DiffAug, sup"]
+    assert leads.rows == [["SimCSE, sup", "†+0.00", "†+0.00", "†+0.00"]]
+    assert [row[-1] for row in section(grid, "settings").rows] == ["2 of 2", "†1 of 2", "†1 of 2", "2 of 2"]
+    text = render(summarise(grid, resamples=50), "latex")
+    assert text.count(r"$^{\dagger}$: ") == 4, "below each table"
+
+
+def test_long_settings_fit_into_a_terminal(tmp_path: Path) -> None:
+    changes = (
+        "stage2.batch_size=256",
+        "stage2.learning_rate=1e-5",
+        "stage2.role_learning_rates.projection=1e-3",
+        "stage2.steps=600",
+    )
+    cells = [replace(make_cell("PromptBERT, sup-unsup", "2,756"), changes=changes)]
+    cells.append(replace(cells[0], setting=1, changes=()))
+    grid = begin(tmp_path / "grid", cells, "low-label", seeds=[1], columns_are="labelled examples")
+    finish(grid, cells[0], right, dev=71.0)
+    finish(grid, cells[1], right, dev=70.0)
+    text = render(summarise(grid, resamples=0), "terminal", width=80, styled=False)
+    assert text.count("Settings and runs") == 1, "one table, not several with a few columns each"
+    assert "stage2: batch_size=256" in text
+    assert "stage2.role_learning_rates:" in text
+    wide = render(summarise(grid, resamples=0), "latex")
+    assert wide.count(r"\resizebox{\textwidth}{!}{%") == 1
+    assert "\\end{tabular}\n}\n\\end{table*}" in wide
+
+
+def test_runs_of_other_grids_are_counted(tmp_path: Path) -> None:
+    cells = [make_cell("A"), make_cell("B"), make_cell("C")]
+    grid = begin(tmp_path / "grid", cells, seeds=[1])
+    for cell in cells:
+        finish(grid, cell, right)
+    for cell in cells[:2]:
+        (grid.folder_of(cell) / "taken-over.txt").write_text(f"/grids/main/cells/{cell.name}\n", "utf-8")
+    summary = summarise(grid, resamples=0)
+    assert summary.taken_over == {"/grids/main": 2}
+    assert "2 runs taken over from /grids/main" in notes(summary)
 
 
 def test_papers_averages_are_over_our_tasks_where_they_can_be(tmp_path: Path) -> None:

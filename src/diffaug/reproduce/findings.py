@@ -122,6 +122,7 @@ class Summary:
         failures: failed cells, and why in a line.
         unfinished: cells that are still to run.
         untested: why rows could not be compared.
+        taken_over: how many of the finished runs were made in other grids, by the folders of those.
         resamples, seed, confidence: of the paired bootstrap.
     """
 
@@ -133,6 +134,7 @@ class Summary:
     failures: tuple[tuple[Cell, str], ...]
     unfinished: tuple[Cell, ...]
     untested: tuple[str, ...]
+    taken_over: dict[str, int]
     resamples: int
     seed: int
     confidence: float

@@ -22,6 +22,8 @@ DEV = "STS-B dev"
 """The score that chooses a row's setting, as `Result.scores` names it."""
 
 GRID, RESULT, SIMILARITIES, FAILURE = "grid.json", "result.json", "similarities.npz", "failure.txt"
+TAKEN_OVER = "taken-over.txt"
+"""In the folder of a cell that was taken over from another grid: where it ran."""
 MADE = "data"
 """The folder for data that a plan had to bring into another form, in the grid's."""
 SHARED = ".shared"
@@ -73,7 +75,7 @@ class Grid:
             version = values["format_version"]
             if version != _FORMAT_VERSION:
                 raise DiffaugError(f"{path} has format version {version}; this diffaug reads {_FORMAT_VERSION}")
-            rounds = [[_cell(cell) for cell in values[name]] for name in ("first", "more")]
+            rounds = [[_cell(cell, folder) for cell in values[name]] for name in ("first", "more")]
             return cls(folder, values["request"], values["about"], *rounds)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); start the grid in another folder") from error
@@ -145,6 +147,14 @@ class Grid:
         """The failed cells, and why: a sentence, then as a rule a traceback."""
         found = ((cell, self._failure(cell)) for cell in self.cells)
         return [(cell, text) for cell, text in found if text is not None]
+
+    def source_of(self, cell: Cell) -> str | None:
+        """The folder of the grid that a cell was taken over from; None: it ran in this one."""
+        try:
+            run = (self.folder_of(cell) / TAKEN_OVER).read_text("utf-8").strip()
+        except OSError:
+            return None
+        return str(Path(run).parent.parent)
 
     def chosen(self) -> dict[Place, int]:
         """For each row and column whose settings have all been tried, the one with the best score on the dev pairs.
@@ -221,8 +231,9 @@ class Grid:
         if here != today:
             odd = next(cell for cell in [*wanted.first, *self.first] if (cell in here) != (cell in today))
             raise DiffaugError(
-                f"{self.folder} was begun with other cells than this version of diffaug plans (the first that differs: "
-                f"{odd.name}); start in another folder"
+                f"{self.folder} was begun with other cells than are planned today, by this version of diffaug and with "
+                f"these files (the first that differs: {odd.name}{_difference(odd, self.first, wanted.first)}); start "
+                "in another folder"
             )
 
     def _write(self) -> None:
@@ -248,8 +259,25 @@ def write_json(path: Path, values: Any) -> None:
         temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
 
 
-def _cell(values: dict[str, Any]) -> Cell:
-    return Cell(**{**values, "changes": tuple(values["changes"])})
+def _cell(values: dict[str, Any], folder: Path) -> Cell:
+    return Cell(**{**values, "changes": tuple(_here(change, folder) for change in values["changes"])})
+
+
+def _here(change: str, folder: Path) -> str:
+    """A setting that names a file the grid has made: where that is now, however the grid was moved since."""
+    key, _, value = change.partition("=")
+    own = folder / MADE / Path(value).name
+    return f"{key}={own}" if Path(value).parent.name == MADE and own.is_file() else change
+
+
+def _difference(odd: Cell, here: Iterable[Cell], today: Iterable[Cell]) -> str:
+    """How a cell differs, if it is there then and now: `, stage2.steps=600 then, stage2.steps=300 now`."""
+    then, now = ([cell for cell in cells if cell.name == odd.name] for cells in (here, today))
+    if not then or not now:
+        return ""
+    one, other = (set(cell.changes) for cell in (then[0], now[0]))
+    sides = [(sorted(one - other), "then"), (sorted(other - one), "now")]
+    return "".join(f", {' '.join(changes)} {when}" for changes, when in sides if changes)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

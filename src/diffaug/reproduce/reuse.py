@@ -19,13 +19,11 @@ from diffaug.config import Recipe, load_recipe, read_settings, recipe_from_dict
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
 from diffaug.reproduce.cell import Cell
-from diffaug.reproduce.grid import RESULT, SIMILARITIES, Grid
+from diffaug.reproduce.grid import RESULT, SIMILARITIES, TAKEN_OVER, Grid
 from diffaug.reproduce.plans import Plan
 from diffaug.reproduce.score import StsTasks
 from diffaug.reproduce.words import counted
 
-TAKEN_OVER = "taken-over.txt"
-"""In the folder of a cell that was taken over: where it ran."""
 _GOLD = "/gold"
 
 

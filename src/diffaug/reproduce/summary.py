@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -63,6 +64,7 @@ def summarise(grid: Grid, *, resamples: int = 1000, seed: int = 0, confidence: f
         failures=tuple(failures),
         unfinished=tuple(cell for cell in grid.cells if cell.name not in over),
         untested=tuple(dict.fromkeys(untested)),
+        taken_over=dict(Counter(source for cell, _ in grid.results() if (source := grid.source_of(cell)) is not None)),
         resamples=resamples,
         seed=seed,
         confidence=confidence,

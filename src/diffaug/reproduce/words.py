@@ -39,6 +39,19 @@ def setting_words(cells: Sequence[Cell]) -> tuple[str, ...]:
     return tuple(", ".join(change for change in cell.changes if change not in common) for cell in cells)
 
 
+def compact_words(setting: str) -> str:
+    """A setting of `setting_words` with the keys of one part of a recipe together, for a narrow column.
+
+    `stage2.learning_rate=3e-5, stage2.steps=600` becomes `stage2: learning_rate=3e-5, steps=600`.
+    """
+    parts: dict[str, list[str]] = {}
+    for change in filter(None, setting.split(", ")):
+        key, equals, value = change.partition("=")
+        part, _, name = key.rpartition(".")
+        parts.setdefault(part, []).append(name + equals + value)
+    return "; ".join((f"{part}: " if part else "") + ", ".join(changes) for part, changes in sorted(parts.items()))
+
+
 def listed(names: Sequence[str]) -> str:
     """Names in a row; of many, the first ones."""
     return "; ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from diffaug.errors import DiffaugError
-from diffaug.reproduce.figures.lines import along, by_row, number_axis, plot_reference, plot_row
+from diffaug.reproduce.figures.lines import HOLLOW, along, by_row, number_axis, plot_reference, plot_row
 from diffaug.reproduce.figures.measured import deviation, entries_of, gaps_note, runs_note, score_title, with_value
 from diffaug.reproduce.figures.style import BACKGROUND, INK, add_notes, beside_panel, even_ticks, keep_apart, stacked
 from diffaug.reproduce.grid import DEV, Grid
@@ -47,6 +47,6 @@ def score_along(grid: Grid, axis: str) -> Figure:
     even_ticks(axes.yaxis)
     axes.set_title(score_title(DEV, found))
     axes.set_xlabel(axis)
-    add_notes(drawn, runs_note(found), gaps_note(entries, DEV))
+    add_notes(drawn, runs_note(found), gaps_note(entries, DEV, HOLLOW))
     keep_apart(drawn, labels)
     return drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -15,6 +16,7 @@ from diffaug.reproduce.figures.measured import (
     recipe_of,
     runs_note,
     score_title,
+    tasks_note,
     with_value,
 )
 from diffaug.reproduce.figures.style import (
@@ -34,9 +36,11 @@ from diffaug.reproduce.score import AVERAGE
 
 # Inches a row takes, and the figure around them.
 _ROW, _AROUND = 0.25, 1.1
-# Rows further below the best than this stand at the edge: a model without training would squeeze all others together.
-_REACH = 18.0
+# Rows that are further below the best than this, and behind a gap, stand at the edge: a model without training may
+# squeeze all others together.
+_REACH, _GAP = 18.0, 5.0
 _NAME_CHARACTERS = 25
+_SHORT = "†"  # fewer runs than asked for
 
 
 def main(grid: Grid) -> Figure:
@@ -54,8 +58,7 @@ def _figure(grid: Grid, score: str) -> Figure:
     found = with_value(entries, score)
     rows, headings, total = _arrange(found)
     drawn, (axes,) = stacked([_AROUND + _ROW * total])
-    best = max(entry.values[score].mean for entry in found)
-    edge = min(mean for entry in found if (mean := entry.values[score].mean) >= best - _REACH)
+    edge = _edge([entry.values[score].mean for entry in found])
     for height, entry in rows.items():
         _dot(axes, entry, score, height, far=entry.values[score].mean < edge)
     axes.set_yticks(list(rows), labels=[_name(entry) for entry in rows.values()])
@@ -67,9 +70,24 @@ def _figure(grid: Grid, score: str) -> Figure:
     axes.set_title(score_title(score, found))
     below = any(entry.values[score].mean < edge for entry in found)
     far = "Triangles at the edge: far below the others" if below else None
-    add_notes(drawn, runs_note(found), far, gaps_note(entries, score))
+    add_notes(
+        drawn,
+        runs_note(found),
+        tasks_note(found) if score == AVERAGE else None,
+        far,
+        gaps_note(entries, score, f"{_SHORT} Incomplete"),
+    )
     _set_left(drawn, axes, headings)
     return drawn
+
+
+def _edge(means: Sequence[float]) -> float:
+    """The lowest of the means that the axis reaches to."""
+    ordered = sorted(means, reverse=True)
+    for higher, lower in pairwise(ordered):
+        if lower < ordered[0] - _REACH and higher - lower > _GAP:
+            return higher
+    return ordered[-1]
 
 
 def _arrange(found: Sequence[Entry]) -> tuple[dict[float, Entry], dict[float, str], float]:
@@ -90,7 +108,7 @@ def _arrange(found: Sequence[Entry]) -> tuple[dict[float, Entry], dict[float, st
 
 
 def _name(entry: Entry) -> str:
-    return broken(f"{entry.row} {entry.column}".strip(), _NAME_CHARACTERS)
+    return broken(f"{entry.row} {entry.column}".strip(), _NAME_CHARACTERS) + (_SHORT if entry.short else "")
 
 
 def _set_left(drawn: Figure, axes: Axes, headings: Mapping[float, str]) -> None:
@@ -130,7 +148,9 @@ def _dot(axes: Axes, entry: Entry, score: str, height: float, *, far: bool) -> N
     if far:
         axes.plot([0.02], [height], "<", transform=axes.get_yaxis_transform(), **marker)
     else:
-        axes.errorbar([value.mean], [height], xerr=[deviation(value)], marker=look.marker, elinewidth=1.6, **marker)
+        size = look.size()
+        bar = [deviation(value)]
+        axes.errorbar([value.mean], [height], xerr=bar, marker=look.marker, ms=size, elinewidth=1.6, **marker)
     bold = score in entry.best
     axes.annotate(
         f"{value.mean:.1f}" + ("" if value.deviation is None else f" ± {value.deviation:.1f}"),

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.text import Annotation
 from matplotlib.ticker import NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from diffaug.reproduce.figures.measured import deviation, number, recipe_of
 from diffaug.reproduce.figures.style import BACKGROUND, Look, beside_panel, look_of
 from diffaug.reproduce.findings import Entry, Spread
+
+HOLLOW = "Hollow markers are incomplete"
+"""What `plot_row` does with places that have fewer runs than asked for, for `gaps_note`."""
 
 
 def by_row(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
@@ -71,25 +76,58 @@ def number_axis(axes: Axes, columns: Sequence[str]) -> dict[str, float]:
     return dict(zip(ordered, values, strict=True))
 
 
-def plot_row(axes: Axes, row: Sequence[Entry], places: Mapping[str, float], score: str, *, thin: bool = False) -> Look:
-    """A line through a row's means."""
+def plot_row(
+    axes: Axes, row: Sequence[Entry], places: Mapping[str, float], score: str, *, thin: bool = False, shift: float = 0
+) -> Look:
+    """A line through a row's means, hollow where there are fewer runs than asked for.
+
+    ``shift``, in points, keeps the bars of rows apart that meet.
+    """
     look = look_of(recipe_of(row[0]))
-    values = [(places[entry.column], entry.values[score]) for entry in row]
-    plot_line(axes, sorted(values, key=lambda value: value[0]), look, row[0].row, thin=thin)
+    ordered = sorted(row, key=lambda entry: places[entry.column])
+    values = [(places[entry.column], entry.values[score]) for entry in ordered]
+    plot_line(axes, values, look, row[0].row, thin=thin, shift=shift)
+    short = [value for entry, value in zip(ordered, values, strict=True) if entry.short]
+    hollow = axes.plot(
+        [x for x, _ in short],
+        [value.mean for _, value in short],
+        linestyle="none",
+        marker=look.marker,
+        markersize=look.size(3.0 if thin else 5.2),
+        color="white",
+        markeredgecolor=look.colour,
+        markeredgewidth=0.9 if thin else 1.5,
+        zorder=3,
+    )
+    _move(axes, hollow, shift)
     return look
 
 
+def _move(axes: Axes, artists: Iterable[Artist], points: float) -> None:
+    """Move what is drawn to the right, without a change of the data that it stands for."""
+    figure = axes.figure
+    assert figure is not None
+    for artist in artists:
+        artist.set_transform(axes.transData + ScaledTranslation(points / 72, 0, figure.dpi_scale_trans))
+
+
 def plot_line(
-    axes: Axes, values: Sequence[tuple[float, Spread]], look: Look, label: str, *, thin: bool = False
+    axes: Axes,
+    values: Sequence[tuple[float, Spread]],
+    look: Look,
+    label: str,
+    *,
+    thin: bool = False,
+    shift: float = 0,
 ) -> None:
     """A line through means with bars of their deviations; a thin one is for the background, without bars."""
-    axes.errorbar(
+    line, caps, bars = axes.errorbar(
         [x for x, _ in values],
         [value.mean for _, value in values],
         yerr=None if thin else [deviation(value) for _, value in values],
         color=look.colour,
         marker=look.marker,
-        markersize=3.5 if thin else 6,
+        markersize=look.size(3.5 if thin else 6),
         markeredgecolor="white",
         markeredgewidth=0.0 if thin else 0.8,
         linewidth=0.9 if thin else 1.8,
@@ -98,6 +136,7 @@ def plot_line(
         capsize=2.5,
         label=label,
     )
+    _move(axes, [line, *caps, *bars], shift)
 
 
 def plot_reference(axes: Axes, entry: Entry, score: str) -> Annotation:

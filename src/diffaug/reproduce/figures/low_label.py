@@ -9,8 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from diffaug.reproduce.figures.lines import along, by_row, number_axis, plot_reference, plot_row
-from diffaug.reproduce.figures.measured import entries_of, gaps_note, recipe_of, runs_note, score_title, with_value
+from diffaug.reproduce.figures.lines import HOLLOW, along, by_row, number_axis, plot_reference, plot_row
+from diffaug.reproduce.figures.measured import (
+    entries_of,
+    gaps_note,
+    recipe_of,
+    runs_note,
+    score_title,
+    tasks_note,
+    with_value,
+)
 from diffaug.reproduce.figures.style import (
     add_heading,
     add_notes,
@@ -23,6 +31,9 @@ from diffaug.reproduce.figures.style import (
 from diffaug.reproduce.findings import Entry
 from diffaug.reproduce.grid import DEV, Grid
 from diffaug.reproduce.score import AVERAGE
+
+# Points between the bars of neighbouring lines, which often meet.
+_APART = 5.0
 
 
 def figure(grid: Grid) -> Figure:
@@ -43,16 +54,22 @@ def figure(grid: Grid) -> Figure:
         labels = [plot_reference(axes, entry, AVERAGE) for entry in references if entry.group == group]
         rows = by_row([entry for entry in placed if entry.group == group])
         leading = _leading(list(rows.values()))
-        labels += [label for row in rows.values() if (label := _line(axes, row, places, row in leading)) is not None]
+        for row in rows.values():
+            shift = _APART * (leading.index(row) - (len(leading) - 1) / 2) if row in leading else None
+            if (label := _line(axes, row, places, shift)) is not None:
+                labels.append(label)
         thin |= len(leading) < len(rows)
         beside.append(labels)
         axes.set_title(group.capitalize())
         axes.margins(x=0.05, y=0.12)
         even_ticks(axes.yaxis)
-    panels[-1].set_xlabel(str(grid.plan_info.get("columns_are") or "labels").capitalize())
+    even = panels[-1].get_xscale() == "linear" and len(places) > 2
+    what = str(grid.plan_info.get("columns_are") or "labels").capitalize()
+    panels[-1].set_xlabel(f"{what} (not to scale)" if even else what)
     add_heading(drawn, score_title(AVERAGE, found))
     variants = "Of a method's variants the one with the best dev score is bold, the others are thin" if thin else None
-    add_notes(drawn, runs_note(found), variants, gaps_note(entries, AVERAGE))
+    gaps = gaps_note(entries, AVERAGE, HOLLOW)
+    add_notes(drawn, runs_note(found), tasks_note(found), variants, gaps)
     for labels in beside:
         keep_apart(drawn, labels)
     return drawn
@@ -76,8 +93,8 @@ def _best(family: list[list[Entry]]) -> list[Entry]:
     return max(family, key=dev if shared else len)
 
 
-def _line(axes: Axes, row: list[Entry], places: Mapping[str, float], leads: bool) -> Annotation | None:
-    """A row, and its label if it leads."""
-    look = plot_row(axes, row, places, AVERAGE, thin=not leads)
+def _line(axes: Axes, row: list[Entry], places: Mapping[str, float], shift: float | None) -> Annotation | None:
+    """A row, and its label if it leads: then it is moved by ``shift``, else that is None."""
+    look = plot_row(axes, row, places, AVERAGE, thin=shift is None, shift=shift or 0)
     last = max(row, key=lambda entry: places[entry.column])
-    return beside_panel(axes, last.values[AVERAGE].mean, last.row, look.text) if leads else None
+    return beside_panel(axes, last.values[AVERAGE].mean, last.row, look.text) if shift is not None else None

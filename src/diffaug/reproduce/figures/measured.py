@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from diffaug.errors import DiffaugError
-from diffaug.reproduce.findings import Entry, Spread
+from diffaug.reproduce.findings import SEVEN, Entry, Spread
 from diffaug.reproduce.grid import DEV, Grid
 from diffaug.reproduce.score import AVERAGE
 from diffaug.reproduce.summary import summarise
 from diffaug.reproduce.words import listed
 
+# Places that the small print of a figure has room for; the table names all of them.
+_NAMED = 4
 _NUMBER = re.compile(r"\d[\d,]*(\.\d+)?(e-?\d+)?")
 
 
@@ -62,8 +64,14 @@ def runs_note(found: Sequence[Entry]) -> str:
     return f"Mean and standard deviation of {many} runs"
 
 
-def gaps_note(entries: Sequence[Entry], name: str | None = None) -> str | None:
-    """What is not there, of runs or of a score, in words; None if all is."""
+def gaps_note(entries: Sequence[Entry], name: str | None = None, mark: str = "Incomplete") -> str | None:
+    """What is not there, of runs or of a score, in words; None if all is.
+
+    Args:
+        entries: of the grid.
+        name: of the score; left out, the runs are counted.
+        mark: how the figure shows places with fewer runs than asked for.
+    """
     counts = [len(entry.runs) if name is None else _count(entry, name) for entry in entries]
     none = [entry.place for entry, count in zip(entries, counts, strict=True) if count == 0]
     some = [
@@ -72,8 +80,13 @@ def gaps_note(entries: Sequence[Entry], name: str | None = None) -> str | None:
         if 0 < count < entry.asked
     ]
     texts = [f"Without a result: {listed(none)}"] if none else []
-    texts += [f"Incomplete: {listed(some)}"] if some else []
+    texts += [f"{mark}: {_fewer(some)}"] if some else []
     return ". ".join(texts) or None
+
+
+def _fewer(places: Sequence[str]) -> str:
+    """Places by their names, or of too many for a note, how many there are."""
+    return listed(places) if len(places) <= _NAMED else f"{len(places)} places have fewer runs than asked for"
 
 
 def _count(entry: Entry, name: str) -> int:
@@ -84,8 +97,18 @@ def score_title(score: str, found: Sequence[Entry]) -> str:
     """What a score is, for an axis."""
     if score != AVERAGE:
         return f"{score}, Spearman × 100"
-    tasks = {task for entry in found for run in entry.runs for task in run.result.scores} - {AVERAGE, DEV}
+    tasks = _tasks(found)
     return f"Mean of {len(tasks)} STS tasks, Spearman × 100" if len(tasks) > 1 else "Test score, Spearman × 100"
+
+
+def tasks_note(found: Sequence[Entry]) -> str | None:
+    """Which tasks an average is over, where they are not the seven that papers average over."""
+    tasks = _tasks(found)
+    return None if tasks == set(SEVEN) else f"Tasks: {', '.join(sorted(tasks))}"
+
+
+def _tasks(found: Sequence[Entry]) -> set[str]:
+    return {task for entry in found for run in entry.runs for task in run.result.scores} - {AVERAGE, DEV}
 
 
 def number(column: str) -> float | None:

@@ -80,6 +80,10 @@ class Look(NamedTuple):
         """The colour, darkened until small letters are readable on white."""
         return shade(self.colour, 0.8)
 
+    def size(self, of: float = 6.0) -> float:
+        """Of the marker, in points, to look as large as others: a cross is mostly air."""
+        return of * 1.35 if self.marker in "PX" else of
+
 
 # The palette of Okabe and Ito, which people with any of the common kinds of colour blindness can tell apart; the last
 # ones are darker or greyer than theirs, which are too light for thin lines on white.

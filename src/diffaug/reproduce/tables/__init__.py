@@ -22,7 +22,8 @@ __all__ = ["Form", "Part", "notes", "parts", "render", "to_dict"]
 Form = Literal["terminal", "markdown", "latex", "json"]
 
 _GAP = 2  # spaces between the columns of a terminal: every one of its 80 characters is needed
-_NARROW = 7  # columns that fit into one of two columns of a page
+# Characters of a line of a table that fit into one of two columns of a page, and across a page.
+_NARROW, _WIDE = 48, 96
 
 
 def render(summary: Summary, form: Form, *, width: int | None = None, styled: bool = True) -> str:
@@ -57,16 +58,21 @@ def _markdown(summary: Summary) -> str:
 
 
 def _latex(summary: Summary) -> str:
-    lines = [r"% Needs \usepackage{booktabs}."]
+    lines = [r"% Needs \usepackage{booktabs} and \usepackage{graphicx}."]
     for part in parts(summary):
-        section, table = part.section, "table" if len(part.section.columns) <= _NARROW else "table*"
+        section, width = part.section, tabular.needed_width(part.section, _GAP)
+        table = "table" if width <= _NARROW else "table*"
+        # Settings are long lines of text: these tables are made smaller as a whole.
+        begin, end = ([r"\resizebox{\textwidth}{!}{%"], ["}"]) if width > _WIDE else ([], [])
         caption = tabular.escape_latex(_sentences([f"{summary.title}: {section.title}", *part.caption]))
         lines += [
             rf"\begin{{{table}}}[t]",
             r"\centering",
             rf"\caption{{{caption}}}",
             rf"\label{{tab:{summary.experiment}-{part.key}}}",
+            *begin,
             *tabular.latex(section),
+            *end,
             rf"\end{{{table}}}",
             "",
         ]

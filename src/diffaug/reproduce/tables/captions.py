@@ -11,9 +11,9 @@ from diffaug.reproduce.score import AVERAGE
 
 def scores(summary: Summary, names: Sequence[str]) -> list[str]:
     """Below a table of means of these scores."""
-    found = [f"{_means(summary)} of Spearman x 100" if names else _means(summary)]
+    found = [f"Spearman x 100: {_means(summary, capital=False)}" if names else _means(summary)]
     if any(set(names) & entry.best for entry in summary.entries):
-        found.append("Bold: the best of its group")
+        found.append(f"Bold: the highest mean of its {_where(summary)}")
     if AVERAGE in names and not summary.all_seven:
         few = f"{len(summary.tasks)} of the {len(SEVEN)} tasks that papers average over"
         found.append(f"The average is over {', '.join(summary.tasks)}: {few}")
@@ -31,15 +31,17 @@ def cost(summary: Summary) -> list[str]:
 def tests(summary: Summary) -> list[str]:
     """Below the comparisons with the strongest baseline."""
     percent = f"{100 * summary.confidence:g} %"
-    where = "group" if summary.columns == ("",) else "group and column"
+    fewest = 2 / (summary.resamples + 1)
     return [
-        f"The strongest baseline of a {where} has the highest mean on {DEV}; it is never chosen on a test task",
+        f"The strongest baseline of a {_where(summary)} has the highest mean on {DEV}; it is never chosen on a test "
+        "task",
         "difference: of the averages",
         f"{percent} and p: interval and two-sided p-value of a paired bootstrap over the sentence pairs "
         f"({summary.resamples:,} resamples, the same for both rows, scores averaged over runs): what other pairs would "
-        "change; not corrected for the number of rows",
+        f"change; not corrected for the number of rows; {fewest:.3f} is the smallest p that so many resamples can give",
         "runs: the sample standard deviation (n - 1) of the difference between runs of the same seed and draw, and in "
         "how many of them the row is ahead: what other seeds would change",
+        *_dagger(summary),
     ]
 
 
@@ -50,20 +52,29 @@ def leads(summary: Summary) -> list[str]:
         "Differences of the averages with equally many labels; in the last column the row has its fewest labels, the "
         "baseline its most",
         f"*: the {percent} interval of the paired bootstrap leaves zero out",
+        *(["†: one of the two has fewer runs than asked for"] if _dagger(summary) else []),
     ]
 
 
 def tuning(summary: Summary, tuned: bool) -> list[str]:
     """Below the settings."""
     if not tuned:
-        return [f"{DEV}: {_means(summary, capital=False)}; every row has one setting"]
+        return [f"{DEV}: {_means(summary, capital=False)}; every row has one setting", *_dagger(summary)]
     counts = {len(entry.settings) for entry in summary.entries if len(entry.settings) > 1}
     many = str(counts.pop()) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    who = "Each row" if all(len(entry.settings) > 1 for entry in summary.entries) else "Each row that has a choice"
     return [
-        f"Each row tried {many} settings with the first seed and draw and kept the best on {DEV}; that run is one of "
+        f"{who} tries {many} settings with the first seed and draw and keeps the best on {DEV}; that run is one of "
         "its runs, and the others have the same setting",
         f"{DEV}: {_means(summary, capital=False)}",
+        *_dagger(summary),
     ]
+
+
+def _where(summary: Summary) -> str:
+    """Within what rows are compared. Where a row is alone in its group, its columns are."""
+    alone = len({entry.row for entry in summary.entries}) == 1
+    return "group" if summary.columns == ("",) else "row" if alone else "group and column"
 
 
 def _means(summary: Summary, *, capital: bool = True) -> str:

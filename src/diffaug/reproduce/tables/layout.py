@@ -6,12 +6,13 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from diffaug.reproduce.findings import GIB, MINUTES, Entry, Spread, Summary
+from diffaug.reproduce.findings import GIB, MINUTES, Entry, Lead, Spread, Summary
 from diffaug.reproduce.grid import DEV
 from diffaug.reproduce.paired import PairedTest
 from diffaug.reproduce.paper import Figure
 from diffaug.reproduce.score import AVERAGE
 from diffaug.reproduce.tables import captions
+from diffaug.reproduce.words import compact_words
 from diffaug.tabular import Section
 
 # What the paper compares on the dev pairs, and not on the test tasks.
@@ -54,10 +55,10 @@ def _by_task(summary: Summary) -> Part:
         rows.heading(group)
         for entry in entries:
             best = {1 + scores.index(name) for name in entry.best if name in scores}
-            rows.add([entry.row + ("†" if entry.short else ""), *(_score(entry, name) for name in scores)], best)
+            rows.add([_name(entry), *(_score(entry, name) for name in scores)], best)
             if any(name in entry.published for name in scores):
                 rows.add(["  paper", *(_published(summary, entry, name) for name in scores)])
-    section = rows.section("Scores", ["row", *scores])
+    section = rows.section("Scores by task", ["row", *scores])
     return Part("scores", section, captions.scores(summary, scores))
 
 
@@ -90,9 +91,10 @@ def _tests(summary: Summary) -> Part:
                 where = ", ".join(part for part in (group, _column_words(summary, column)) if part)
                 other = tested[0][1]
                 against = f"{other.row} at {other.column}" if other.column != column else other.row
+                against += "†" if _is_short(summary, group, other.row, other.column) else ""
                 rows.heading(f"{where}: against {against}" if where else f"against {against}")
             for entry, test in tested:
-                rows.add([entry.row, *_test_cells(test)])
+                rows.add([_name(entry), *_test_cells(test)])
     percent = f"{100 * summary.confidence:g} %"
     columns = ["row", "difference", percent, "p", "runs ±", "runs ahead"]
     section = rows.section("Against the strongest baseline", columns)
@@ -114,26 +116,33 @@ def _test_cells(test: PairedTest) -> list[str]:
 def _leads(summary: Summary) -> Part:
     """How far a row is ahead of each baseline, column by column, and with the fewest labels against the most."""
     columns = [column for column in summary.columns if any(column in lead.tests for lead in summary.leads)]
-    rows, group = _Rows(), None
+    rows, heading = _Rows(), None
     for lead in summary.leads:
-        if lead.group != group:
-            rows.heading(group := lead.group)
-        across = "" if lead.across is None else _lead(lead.across)
-        cells = [_lead(lead.tests[column]) if column in lead.tests else "" for column in columns]
-        rows.add([lead.row, lead.baseline, *cells, across])
+        if (lead.group, lead.row) != heading:
+            heading = lead.group, lead.row
+            rows.heading(": ".join(filter(None, [lead.group, f"lead of {lead.row}"])))
+        cells = [_lead(summary, lead, column, lead.tests.get(column)) for column in columns]
+        rows.add([lead.baseline, *cells, _lead(summary, lead, lead.fewest, lead.across)])
     ends = {(lead.fewest, lead.most) for lead in summary.leads}
     last = "{} against {}".format(*next(iter(ends))) if len(ends) == 1 else "fewest against most"
-    section = rows.section("Lead", ["row", "ahead of", *columns, last], texts=2)
+    section = rows.section("Lead", ["ahead of", *columns, last])
     return Part("lead", section, captions.leads(summary))
 
 
-def _lead(test: PairedTest) -> str:
-    return f"{test.average.difference:+.2f}" + ("*" if test.average.shown else "")
+def _lead(summary: Summary, lead: Lead, column: str, test: PairedTest | None) -> str:
+    """The lead of a row at a column, with a dagger if one of the two has fewer runs than asked for."""
+    if test is None:
+        return ""
+    places = ((lead.row, column), (test.row, test.column))
+    mark = "†" if any(_is_short(summary, lead.group, *place) for place in places) else ""
+    return f"{mark}{test.average.difference:+.2f}" + ("*" if test.average.shown else "")
 
 
 def _tuning(summary: Summary) -> Part:
     """Which setting each row ended up with, how many it tried, and over how many runs it was measured."""
     tuned = any(len(entry.settings) > 1 for entry in summary.entries)
+    # Where all were tried the caption says how many, and the setting needs the room.
+    untried = any(entry.tried < len(entry.settings) for entry in summary.entries)
     columned = summary.columns != ("",)
     rows = _Rows()
     for group, entries in summary.groups().items():
@@ -141,9 +150,13 @@ def _tuning(summary: Summary) -> Part:
         for entry in entries:
             cells = [entry.row, *([entry.column or _NOTHING] if columned else [])]
             if tuned:
-                cells += [entry.chosen or _NOTHING, f"{entry.tried} of {len(entry.settings)}"]
-            rows.add([*cells, _score(entry, DEV), f"{len(entry.runs)} of {entry.asked}"])
-    columns = ["row", *(["at"] if columned else []), *(["setting", "tried"] if tuned else []), DEV, "runs"]
+                cells += [compact_words(entry.chosen or "") or _NOTHING]
+            if untried:
+                cells += [f"{entry.tried} of {len(entry.settings)}"]
+            runs = ("†" if entry.short else "") + f"{len(entry.runs)} of {entry.asked}"
+            rows.add([*cells, _score(entry, DEV), runs])
+    columns = ["row", *(["at"] if columned else []), *(["setting"] if tuned else [])]
+    columns += [*(["tried"] if untried else []), DEV, "runs"]
     texts = 1 + columned + tuned
     section = rows.section("Settings and runs", columns, texts=texts)
     return Part("settings", section, captions.tuning(summary, tuned))
@@ -155,7 +168,7 @@ def _costs(summary: Summary) -> Part:
         rows.heading(group)
         for entry in entries:
             best = {1 + i for i, name in enumerate((MINUTES, GIB)) if name in entry.best}
-            rows.add([entry.row + ("†" if entry.short else ""), _score(entry, MINUTES), _score(entry, GIB)], best)
+            rows.add([_name(entry), _score(entry, MINUTES), _score(entry, GIB)], best)
             if entry.published:
                 rows.add(["  paper", *(_published(summary, entry, name) for name in (MINUTES, GIB))])
     return Part("cost", rows.section("Cost of training", ["row", "minutes", "GiB"]), captions.cost(summary))
@@ -193,7 +206,19 @@ class _Rows:
 
 
 def _column_words(summary: Summary, column: str) -> str:
-    return f"{column} {summary.columns_are}".strip() if column else ""
+    """`2,756 labelled examples`, `10 % of the labelled examples`."""
+    of = "of the " if column.endswith("%") and summary.columns_are else ""
+    return f"{column} {of}{summary.columns_are}".strip() if column else ""
+
+
+def _name(entry: Entry) -> str:
+    """A row that has one place, with a dagger if it has fewer runs than asked for."""
+    return entry.row + ("†" if entry.short else "")
+
+
+def _is_short(summary: Summary, group: str, row: str, column: str) -> bool:
+    places = (entry for entry in summary.entries if (entry.group, entry.row, entry.column) == (group, row, column))
+    return any(entry.short for entry in places)
 
 
 def _marked(entry: Entry, name: str) -> str:

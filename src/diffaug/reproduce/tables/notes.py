@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from diffaug.reproduce.findings import Summary
-from diffaug.reproduce.words import cell_sentence, listed
+from diffaug.reproduce.words import cell_sentence, counted, listed
 
 
 def notes(summary: Summary) -> list[str]:
-    """In sentences without their full stop: the plan's own, few runs, failed and unfinished cells, the machine."""
+    """In sentences without their full stop: the plan's own, what is missing or taken over, the machine."""
     return [
         *_plan(summary),
         *_few_runs(summary),
@@ -15,6 +15,7 @@ def notes(summary: Summary) -> list[str]:
         *(f"Failed: {cell_sentence(cell)}: {why} (cells/{cell.name})" for cell, why in summary.failures),
         *_unfinished(summary),
         *(f"Not compared: {why}" for why in summary.untested),
+        *(f"{counted(count, 'run')} taken over from {source}" for source, count in summary.taken_over.items()),
         *(f"Measured on {', '.join(f'{k} {v}' for k, v in sorted(m.items()))}" for m in summary.machines if m),
     ]
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from diffaug import __version__
-from diffaug.evaluation.report import clean_numbers
 from diffaug.evaluation.statistics import Comparison
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.findings import GIB, MINUTES, Entry, Lead, Spread, Summary
@@ -19,6 +18,8 @@ FORMAT_VERSION = 1
 
 def to_dict(summary: Summary) -> dict[str, Any]:
     """As JSON takes it; numbers to six places, None where one is undefined."""
+    from diffaug.evaluation.report import clean_numbers  # brings torch along, which a table for people does without
+
     everything = {
         "format_version": FORMAT_VERSION,
         "diffaug_version": __version__,
@@ -36,6 +37,7 @@ def to_dict(summary: Summary) -> dict[str, Any]:
         "failures": [{**_cell(cell), "why": why} for cell, why in summary.failures],
         "unfinished": [_cell(cell) for cell in summary.unfinished],
         "untested": summary.untested,
+        "taken_over": summary.taken_over,
         "machines": summary.machines,
         "notes": notes(summary),
     }
@@ -66,6 +68,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "seeds": entry.seeds,
         "draws": entry.draws,
         "runs_asked": entry.asked,
+        "complete": not entry.short,
         "scores": {name: value for name, value in measured.items() if name not in (MINUTES, GIB)},
         "cost": {name: value for name, value in measured.items() if name in (MINUTES, GIB)},
         "test": None if entry.test is None else _test(entry.test),
