@@ -138,11 +138,14 @@ def test_packed_states_and_kernel_agree() -> None:
 
 
 @pytest.mark.parametrize("width", [24, 32])
-def test_layer_norm(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end_to_end", [True, False])
+def test_layer_norm(width: int, end_to_end: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
         monkeypatch.setattr(sums, "_PROGRAMS", 8)
     torch.manual_seed(0)
     states, weight, bias = leaf(1, 37, width), leaf(width), leaf(width)
+    if not end_to_end:
+        states = leaf(1, width, 37).transpose(1, 2)
     gradient = torch.randn(1, 37, width, device=DEVICE, dtype=DTYPE)
     ours = torch.autograd.grad(sums._LayerNorm.apply(states, weight, bias, 1e-5), [states, weight, bias], gradient)
     wanted = F.layer_norm(states.float(), (width,), weight.float(), bias.float())

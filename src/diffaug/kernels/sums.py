@@ -69,6 +69,7 @@ class _Linear(torch.autograd.Function):
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        states = states.contiguous()  # the kernel counts through rows that lie end to end
         found, mean, deviation = torch.native_layer_norm(states, weight.shape, weight, bias, eps)
         ctx.save_for_backward(states, weight, mean, deviation)
         return found
