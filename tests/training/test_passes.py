@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,6 +48,19 @@ class TestCanPack:
     ) -> None:
         recipe = make_recipe(model={"backbone": str(tiny(family)), "template": None, "pooling": "mean"})
         assert can_pack(build(recipe)) == (family != "modernbert")
+
+    @pytest.mark.parametrize("max_length", [24, 100])
+    def test_a_window_of_tokens_shows_in_rows_that_are_longer(
+        self, max_length: int, tiny: Callable[[str], Path], make_recipe: Callable[..., Recipe], tmp_path: Path
+    ) -> None:
+        """ModernBERT's own window, 64 tokens to each side: rows end to end know of none."""
+        folder = tmp_path / "modernbert"
+        shutil.copytree(tiny("modernbert"), folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "local_attention": 128}))
+        model = {"backbone": str(folder), "template": None, "pooling": "mean"}
+        method = build(make_recipe(model=model, data={"max_length": max_length}))
+        assert can_pack(method) == (max_length <= 64)
 
     def test_families_that_attend_by_themselves(
         self, tiny: Callable[[str], Path], make_recipe: Callable[..., Recipe]
@@ -182,3 +197,10 @@ def test_parameters_keep_their_gradients_between_steps_where_graphs_need_it() ->
         Precision("fp32", torch.device("cpu")).step(optimizer, [parameter], None, keep_gradients=keep)
         assert (parameter.grad is gradient) == keep
     assert torch.equal(gradient, torch.zeros(3))
+
+
+def test_a_gpu_that_imitates_bf16_computes_in_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert Precision("auto", torch.device("cuda")).half is None
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    assert Precision("auto", torch.device("cuda")).half is torch.bfloat16

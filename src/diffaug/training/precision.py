@@ -28,7 +28,9 @@ class Precision:
 
     def __init__(self, wanted: str, device: torch.device) -> None:
         if wanted == "auto":
-            wanted = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+            # Older GPUs imitate bf16, which is slower than fp32, and our kernels' compiler does not know it there.
+            has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            wanted = "bf16" if has_it else "fp32"
         if wanted == "fp16" and device.type != "cuda":
             raise DiffaugError("loop.precision=fp16 needs a GPU; use bf16 or fp32 here")
         self._type = _TYPES[wanted]
