@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.made_runs import NASTY, write_grid
+from report.made_runs import NASTY, write_grid, write_run
 
 from diffaug.report import build
 
@@ -200,6 +200,23 @@ def test_a_table_is_sorted_and_leads_to_a_runs_curves_and_recipe(visit: Callable
     assert "views.length: 3" in recipe.inner_text()
     assert "method: diffaug\n" in recipe.locator("mark").all_text_contents()
     assert "seed: 42\n" in recipe.locator("span").all_text_contents()
+
+
+def test_many_runs_are_found_in_long_tables_and_in_the_legend(visit: Callable[..., Any], tmp_path: Path) -> None:
+    for i in range(20):
+        write_run(tmp_path / "runs" / f"run-{i:02}", seed=i, name="simcse-sup" if i % 2 else "diffaug-sup")
+    page = visit(build(tmp_path / "runs", tmp_path / "report.html"))
+    find = page.get_by_label("Settings that differ: find runs")
+    rows = page.locator("table.settings tbody tr")
+    assert rows.count() == 20
+    find.fill("SIMCSE run-0")
+    assert page.locator("table.settings tbody tr:visible").count() == 5
+    assert page.locator("#settings .find").inner_text() == "5 of 20"
+    find.fill("")
+    assert page.locator("table.settings tbody tr:visible").count() == 20
+    pressed = page.locator("#curves .keys button").evaluate_all("(all) => all.map((b) => b.ariaPressed)")
+    assert pressed == sorted(pressed, reverse=True), "those that are drawn come first"
+    assert pressed.count("true") == 12
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -14,6 +14,8 @@ import pytest
 from report.made_runs import NASTY, write_grid, write_run
 
 from diffaug.report import build
+from diffaug.reproduce.cell import Cell, Result
+from diffaug.reproduce.grid import DEV, Grid, write_result
 
 
 class Parsed(HTMLParser):
@@ -177,6 +179,36 @@ def test_without_a_map_no_model_is_mapped(trained: Path, tmp_path: Path) -> None
     assert Parsed(build(trained, tmp_path / "r.html", projection=None, device="cpu")).data["map"] is None
     few = Parsed(build(trained, tmp_path / "r.html", maps=1, device="cpu")).data
     assert len(few["map"]["models"]) == 1
+
+
+def test_why_there_is_no_map_is_said(trained: Path, tmp_path: Path) -> None:
+    def why(folder: Path, **options: Any) -> str:
+        return str(Parsed(build(folder, tmp_path / "r.html", device="cpu", **options)).data["no_map"])
+
+    assert "was not asked for" in why(trained, projection=None)
+    assert "none of these has one in its folder best/" in why(write_run(tmp_path / "a" / "run").parent)
+    assert Parsed(build(trained, tmp_path / "r.html", device="cpu")).data["no_map"] is None
+
+
+def test_the_figure_follows_the_first_table_and_long_settings_are_closed(tmp_path: Path) -> None:
+    cells = [Cell(f"Row {i}", "", "simcse-sup", (), group="g", baseline=True) for i in range(14)]
+    grid = Grid.begin(tmp_path / "grid", {"experiment": "main"}, {}, cells)
+    for cell in cells:
+        write_result(grid.folder_of(cell), Result({DEV: 60.0, "STS-B": 60.0, "average": 60.0}, 1.0, 1.0))
+    (grid.folder / "figures").mkdir()
+    (grid.folder / "figures" / "main.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
+    source = build(grid.folder, tmp_path / "r.html").read_text("utf-8")
+    places = [source.index(text) for text in (">Scores by task<", "<figure>", "<summary>Settings and runs")]
+    assert places == sorted(places)
+
+
+def test_many_failures_are_not_all_named_at_once(tmp_path: Path) -> None:
+    for i in range(9):
+        write_run(tmp_path / "runs" / f"run-{i}", finished=False)
+        (tmp_path / "runs" / f"run-{i}" / "failure.txt").write_text("no luck\n")
+    page = Parsed(build(tmp_path / "runs", tmp_path / "r.html"))
+    assert "9 runs have failed" in page.text
+    assert "3 more" in page.text
 
 
 def test_a_single_run_is_its_own_report(tmp_path: Path) -> None:

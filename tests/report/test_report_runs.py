@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from diffaug.report import build
 from diffaug.report.colours import COLOURS, FAMILIES, assign
 from diffaug.report.grids import read_grid
 from diffaug.report.runs import Run, failure_words, find_folders, read_run
-from diffaug.reproduce.cell import Cell
+from diffaug.reproduce.cell import Cell, Result
+from diffaug.reproduce.grid import DEV, Grid, write_result
 
 
 def test_runs_are_found_at_any_depth_in_the_order_people_count(tmp_path: Path) -> None:
@@ -103,6 +105,40 @@ def test_colours_are_those_of_the_methods_and_no_two_families_share_one(tmp_path
     assert row == [(0, 2), (0, 1), (0, 0), (0, 2)]
     many = assign([Run(tmp_path, str(i), "finished", recipe={"name": "diffaug"}, family=str(i)) for i in range(30)])
     assert len(set(many)) == 30
+
+
+def test_no_method_takes_the_colour_of_another(tmp_path: Path) -> None:
+    """With more rows than colours and dashes: the main table has thirty."""
+    names = [f"{method}-{i}" for method in (*FAMILIES, "other") for i in range(8)]
+    runs = [Run(tmp_path, name, "finished", recipe={"name": name}, family=name) for name in names]
+    for name, (colour, _) in zip(names, assign(runs), strict=True):
+        assert colour == (COLOURS - 1 if name.startswith("other") else FAMILIES.index(name[:-2])), name
+
+
+def test_of_many_rows_the_method_and_the_best_baselines_are_shown(tmp_path: Path) -> None:
+    """All at the same column, the last one, in whatever order the runs were added."""
+    columns = ["10", "100"]
+    rows = [("DiffAug", False), *((f"Baseline {i:02}", True) for i in range(20))]
+    cells = [
+        Cell(row, column, "simcse-sup", (), group="ab"[i % 2], baseline=baseline)
+        for i, (row, baseline) in enumerate(rows)
+        for column in columns
+    ]
+    grid = Grid.begin(tmp_path / "grid", {"experiment": "low-label"}, {}, cells)
+    later = [replace(cell, seed=43) for cell in cells]
+    grid.add([*later[1::2], *later[::2]])
+    for cell in grid.cells:
+        score = 50.0 if cell.row == "DiffAug" else 60.0 + int(cell.row[-2:])
+        write_result(grid.folder_of(cell), Result({DEV: score, "average": score}, 1.0, 1.0))
+    shown = [run.cell for run in read_grid(grid.folder).runs if run.shown]
+    assert {(cell.column, cell.seed) for cell in shown if cell} == {("100", 42)}
+    assert [cell.row for cell in shown if cell] == ["DiffAug", *(f"Baseline {i:02}" for i in range(9, 20))]
+
+
+def test_a_run_of_another_grid_says_so(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path / "grid")
+    (grid.folder_of(grid.cells[0]) / "taken-over.txt").write_text("/some/where/main/cells/simcse-sup\n", "utf-8")
+    assert [run.detail for run in read_grid(grid.folder).runs[:2]] == ["taken over from main", ""]
 
 
 def test_colours_are_those_of_the_figures() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,12 +80,25 @@ def build(
             "metrics": metric_data(series),
             "pairs": worst,
             "map": drawn,
+            "no_map": _why_no_map(projection, models) if drawn is None else None,
             "sentences": sentences.texts(),
         }
     )
     with atomic_file(out) as temporary:
         temporary.write_text(text, "utf-8")
     return out
+
+
+def _why_no_map(projection: Projection | None, models: Mapping[int, Path]) -> str:
+    if projection is None:
+        return "There is no map: it was not asked for (--map none)."
+    if not models:
+        return (
+            "There is no map: it needs a run with its model, and none of these has one in its folder best/. It was "
+            "removed when the run was scored (--no-keep-models), did not come along when the folder was copied, or is "
+            "still to be trained."
+        )
+    return "There is no map: it needs dev or test pairs, and there are none that could be read."
 
 
 def _collect(folder: Path) -> tuple[list[GridRuns], list[Run]]:

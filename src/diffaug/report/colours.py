@@ -20,7 +20,8 @@ def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
 
     Runs of one family (a row of a grid) share the colour, and the columns of a grid differ in their dashes; the last
     column, which stands for all labels or the most of something else, is solid. The first family of a method has the
-    method's colour; another one takes a colour that is free, and where none is, the method's, with another dash.
+    method's colour; another one takes a colour that is free, and where none is, the method's, with another dash. With
+    more families than that, some look the same: a colour that stands for another method would be worse.
     """
     colours: dict[str, tuple[int, int]] = {}
     columns: dict[str, list[str]] = {}
@@ -30,6 +31,7 @@ def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
             known.insert(0, _column(run))
     wanted = {run.family: _of_method(run) for run in reversed(runs)}
     reserved = set(wanted.values())
+    owners: dict[int, int] = {}  # for which method a colour was taken first
     looks = []
     for run in runs:
         if run.family not in colours:
@@ -37,10 +39,13 @@ def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
             own = wanted[run.family]
             free = [c for c in _SPARE if c not in used and (c == own or c not in reserved)]
             if own in used and not free:
-                colour = own if used.count(own) < DASHES else min(range(COLOURS), key=used.count)
+                # Never a colour that stands for another method.
+                others = [c for c in range(COLOURS) if c == own or (c not in reserved and owners.get(c, own) == own)]
+                colour = own if used.count(own) < DASHES else min(others, key=used.count)
             else:
                 colour = own if own not in used else free[0]
             colours[run.family] = colour, used.count(colour)
+            owners.setdefault(colour, own)
         colour, dash = colours[run.family]
         looks.append((colour, (dash + columns[run.family].index(_column(run))) % DASHES))
     return looks

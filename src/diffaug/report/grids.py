@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from diffaug.report.runs import Run, failure_words, read_run
 from diffaug.reproduce.cell import Cell
-from diffaug.reproduce.grid import Grid
+from diffaug.reproduce.grid import DEV, Grid
 
 # Curves shown at first.
 _MOST = 12
@@ -44,7 +45,8 @@ def read_grid(folder: Path) -> GridRuns:
         run = read_run(grid.folder_of(cell), name_of[cell.name])
         run.cell, run.result, run.family, run.tasks = cell, grid.result(cell), cell.row, tasks
         if run.result is not None:
-            run.state, run.detail = "finished", ""
+            source = grid.source_of(cell)
+            run.state, run.detail = "finished", "" if source is None else f"taken over from {Path(source).name}"
             run.scores, run.seconds = dict(run.result.scores), run.result.seconds
             run.best_at, run.stage1_end = run.result.best_at, run.result.stage1_end
         elif cell.name in failures:
@@ -56,7 +58,7 @@ def read_grid(folder: Path) -> GridRuns:
         run.shown = False
         runs.append(run)
     measured = [run for run in runs if run.result and run.cell and chosen.get(_place(run.cell)) == run.cell.setting]
-    for run in _few(measured):
+    for run in _few(measured, list(dict.fromkeys(cell.column for cell in grid.first))):
         run.shown = True
     return GridRuns(grid, runs)
 
@@ -65,13 +67,25 @@ def _place(cell: Cell) -> tuple[str, str]:
     return cell.row, cell.column
 
 
-def _few(runs: list[Run]) -> list[Run]:
-    """A run a row and column; where those are too many to be told apart, only the last column of each row."""
+def _few(runs: list[Run], columns: list[str]) -> list[Run]:
+    """A run a row and column; where those are too many to be told apart, only the last column of each row.
+
+    Of many rows, those that are no baselines, and the baselines of each group that are best on the dev pairs.
+    """
     places = {_place(run.cell): run for run in reversed(runs) if run.cell}
     if len(places) <= _MOST:
         return list(places.values())
-    rows = {row: run for (row, _), run in reversed(places.items())}
-    return list(rows.values())
+    ordered = sorted(places.items(), key=lambda place: columns.index(place[0][1]))
+    rows = {row: run for (row, _), run in ordered}
+    if len(rows) <= _MOST:
+        return list(rows.values())
+    groups: dict[str, list[Run]] = {}
+    own: list[Run] = []
+    for run in sorted(rows.values(), key=lambda run: -run.scores[DEV]):
+        if run.cell is not None:
+            (groups.setdefault(run.cell.group, []) if run.cell.baseline else own).append(run)
+    turns = [run for turn in zip_longest(*groups.values()) for run in turn if run is not None]
+    return [*own, *turns][:_MOST]
 
 
 def _task_folder(grid: Grid) -> Path | None:

@@ -16,7 +16,7 @@ from diffaug.report.grids import GridRuns
 from diffaug.report.markup import Html, embedded_json, join, tag
 from diffaug.report.runs import Run
 from diffaug.report.settings import Comparison
-from diffaug.report.tables import grid_figures, grid_tables
+from diffaug.report.tables import grid_results
 
 ASSETS = Path(__file__).parent / "assets"
 # In the order in which they are run; the last one starts everything.
@@ -79,8 +79,7 @@ class Page:
         for grid in self.grids:
             if self.title != grid.title:
                 yield tag("h3", grid.title)
-            yield grid_tables(grid.grid)
-            yield grid_figures(grid.grid)
+            yield grid_results(grid.grid)
         table = sections.run_table(self.runs)
         if self.grids:
             summary = tag("summary", "All runs", tag("span", f"{len(self.runs):,}", class_="quiet"))

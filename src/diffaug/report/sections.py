@@ -15,6 +15,7 @@ _DATA = {"nli": "labelled", "unlabelled": "unlabelled", "dev": "dev", "test": "t
 # Of these scores the highest is the best; alignment and uniformity only mean something together.
 _DESCRIBE = ("alignment", "uniformity")
 MANY = 12  # runs from which on a list is closed at first, or in a box of its own
+_FAILED = 6  # failures that are named at once
 _LONG = 20  # characters of a setting that needs a wider column
 _STATES = {"finished": "finished", "unfinished": "unfinished", "failed": "failed", "waiting": "waiting"}
 
@@ -91,7 +92,10 @@ def problems(runs: Sequence[Run]) -> Html:
         return Html("")
     rows = [tag("li", tag("b", run.name), ": ", run.detail) for run in failed]
     title = "1 run has failed" if len(failed) == 1 else f"{len(failed)} runs have failed"
-    return tag("div", tag("h3", title), tag("ul", *rows), class_="problem", role="note")
+    found = tag("ul", *rows[:_FAILED])
+    if len(rows) > _FAILED:
+        found = join(found, tag("details", tag("summary", f"{len(rows) - _FAILED} more"), tag("ul", *rows[_FAILED:])))
+    return tag("div", tag("h3", title), found, class_="problem", role="note")
 
 
 def settings(runs: Sequence[Run], compared: Comparison) -> Html:

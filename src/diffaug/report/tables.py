@@ -6,29 +6,38 @@ import base64
 
 from diffaug.errors import DiffaugError
 from diffaug.report.markup import Html, join, tag
-from diffaug.report.sections import scrolling
+from diffaug.report.sections import MANY, scrolling
 from diffaug.reproduce.grid import Grid
+from diffaug.reproduce.tables import Part, notes, parts
 from diffaug.tabular import Section
 
 # A figure larger than this would make the page slow to open.
 _LARGEST = 400_000
 
 
-def grid_tables(grid: Grid) -> Html:
-    """The tables that `diffaug reproduce` makes of a grid, with their notes; or why there are none yet."""
+def grid_results(grid: Grid) -> Html:
+    """The tables and figures that `diffaug reproduce` makes of a grid, with their notes; or why there are none yet.
+
+    The figures stand behind the first table, which has the same numbers, and settings that fill a screen are closed.
+    """
     from diffaug.reproduce.summary import summarise
-    from diffaug.reproduce.tables import notes, parts
 
     try:
         summary = summarise(grid)
-        found = [
-            join(section_table(part.section), tag("p", " ".join(f"{text}." for text in part.caption), class_="caption"))
-            for part in parts(summary)
-        ]
+        found = [_part(part) for part in parts(summary)]
         remarks = [tag("li", note) for note in notes(summary)]
     except DiffaugError as error:
-        return tag("p", f"There is no table yet: {error}", class_="note")
-    return join(*found, tag("ul", *remarks, class_="notes") if remarks else None)
+        return join(tag("p", f"There is no table yet: {error}", class_="note"), grid_figures(grid))
+    return join(*found[:1], grid_figures(grid), *found[1:], tag("ul", *remarks, class_="notes") if remarks else None)
+
+
+def _part(part: Part) -> Html:
+    caption = tag("p", " ".join(f"{text}." for text in part.caption), class_="caption")
+    title, table = part.section.title, scrolling(section_table(part.section), part.section.title)
+    if part.key == "settings" and len(part.section.rows) > MANY:
+        summary = tag("summary", title, tag("span", f"{len(part.section.rows)} rows", class_="quiet"))
+        return tag("details", summary, table, caption, class_="all-runs")
+    return join(tag("h3", title), table, caption)
 
 
 def grid_figures(grid: Grid) -> Html:
@@ -42,7 +51,7 @@ def grid_figures(grid: Grid) -> Html:
 
 
 def section_table(section: Section) -> Html:
-    """A table below its title."""
+    """A table, without its title."""
     head = [tag("th", name, scope="col", class_=_kind(section, j)) for j, name in enumerate(section.columns)]
     body = []
     for heading, rows in section.blocks():
@@ -62,8 +71,7 @@ def section_table(section: Section) -> Html:
             ]
             lines.append(tag("tr", *cells))
         body.append(tag("tbody", *lines))
-    table = tag("table", tag("thead", tag("tr", *head)), *body, class_="results")
-    return join(tag("h3", section.title), scrolling(table, section.title))
+    return tag("table", tag("thead", tag("tr", *head)), *body, class_="results")
 
 
 def _kind(section: Section, column: int, text: str = "") -> str | None:

@@ -164,7 +164,8 @@ function startCurves(box) {
         focus: (event) => event.target.matches(":focus-visible") && strengthen(i), blur: () => strengthen(null),
       } }, key(run), el("span", {}, run.name), run.state === "finished" ? null : el("small", {}, run.state));
     });
-    const list = el("div", { class: "keys" }, ...buttons);
+    // Those that are drawn come first: with a hundred runs they could not be found among the others.
+    const list = el("div", { class: "keys" }, ...[...buttons].sort((a, b) => (b.ariaPressed === "true") - (a.ariaPressed === "true")));
     const every = (on) => {
       for (const button of buttons) if (!button.hidden) state.on[on ? "add" : "delete"](Number(button.dataset.i));
       mark();

@@ -5,7 +5,7 @@ const STEPS = 5; // of the colour scale
 function startMap(box) {
   const map = data.map;
   if (!map) {
-    box.append(el("p", { class: "quiet" }, "There is no map: it needs a run with a model and dev or test pairs."));
+    box.append(el("p", { class: "quiet" }, data.no_map));
     return null;
   }
   const state = { model: 0, colour: "gold", pairs: "all", selected: null };

@@ -75,6 +75,20 @@ function startFading(box) {
   new ResizeObserver(check).observe(box);
 }
 
+// A long table has a field that leaves only the rows with some words in them.
+function startFinding(box) {
+  const rows = [...box.querySelectorAll("tbody tr")];
+  const texts = rows.map((row) => row.textContent.toLowerCase());
+  const count = el("span", { class: "quiet", "aria-live": "polite" });
+  const find = el("input", { type: "search", placeholder: "Find runs", "aria-label": `${box.ariaLabel}: find runs`, on: { input: () => {
+    const words = find.value.toLowerCase().split(/\s+/);
+    rows.forEach((row, i) => { row.hidden = !words.every((word) => texts[i].includes(word)); });
+    const left = rows.filter((row) => !row.hidden).length;
+    count.textContent = left < rows.length ? `${left} of ${rows.length}` : "";
+  } } });
+  box.before(el("div", { class: "find" }, find, count));
+}
+
 startTheme();
 const map = startMap(part("map"));
 const jump = (id) => document.getElementById(id).scrollIntoView({ behavior: still.matches ? "auto" : "smooth" });
@@ -85,6 +99,7 @@ const pairs = startPairs(part("pairs"), {
 const parts = { curves: startCurves(part("curves")), pairs, map };
 
 document.querySelectorAll(".scroll").forEach(startFading);
+document.querySelectorAll(".scroll.tall").forEach(startFinding);
 document.querySelectorAll("table.sortable").forEach(startSorting);
 document.querySelectorAll("details.recipe[data-run]").forEach(startRecipe);
 document.querySelectorAll("i.key").forEach((mark) => mark.replaceWith(key(data.runs[mark.dataset.key])));
