@@ -115,7 +115,8 @@ def test_no_method_takes_the_colour_of_another(tmp_path: Path) -> None:
         assert colour == (COLOURS - 1 if name.startswith("other") else FAMILIES.index(name[:-2])), name
 
 
-def test_of_many_rows_the_method_and_the_best_baselines_are_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [0, 1])
+def test_of_many_rows_the_method_and_the_best_baselines_are_shown(tmp_path: Path, start: int) -> None:
     """All at the same column, the last one, in whatever order the runs were added."""
     columns = ["10", "100"]
     rows = [("DiffAug", False), *((f"Baseline {i:02}", True) for i in range(20))]
@@ -126,7 +127,7 @@ def test_of_many_rows_the_method_and_the_best_baselines_are_shown(tmp_path: Path
     ]
     grid = Grid.begin(tmp_path / "grid", {"experiment": "low-label"}, {}, cells)
     later = [replace(cell, seed=43) for cell in cells]
-    grid.add([*later[1::2], *later[::2]])
+    grid.add([*later[start::2], *later[1 - start :: 2]])
     for cell in grid.cells:
         score = 50.0 if cell.row == "DiffAug" else 60.0 + int(cell.row[-2:])
         write_result(grid.folder_of(cell), Result({DEV: score, "average": score}, 1.0, 1.0))
