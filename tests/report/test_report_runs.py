@@ -113,6 +113,10 @@ def test_no_method_takes_the_colour_of_another(tmp_path: Path) -> None:
     runs = [Run(tmp_path, name, "finished", recipe={"name": name}, family=name) for name in names]
     for name, (colour, _) in zip(names, assign(runs), strict=True):
         assert colour == (COLOURS - 1 if name.startswith("other") else FAMILIES.index(name[:-2])), name
+    for run in runs:
+        run.shown = run.name[-1] in "1357"
+    drawn = [look for run, look in zip(runs, assign(runs), strict=True) if run.shown]
+    assert len(set(drawn)) == len(drawn), "what is drawn at first can be told apart"
 
 
 @pytest.mark.parametrize("start", [0, 1])

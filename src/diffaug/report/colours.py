@@ -32,23 +32,24 @@ def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
     wanted = {run.family: _of_method(run) for run in reversed(runs)}
     reserved = set(wanted.values())
     owners: dict[int, int] = {}  # for which method a colour was taken first
-    looks = []
-    for run in runs:
-        if run.family not in colours:
-            used = [colour for colour, _ in colours.values()]
-            own = wanted[run.family]
-            free = [c for c in _SPARE if c not in used and (c == own or c not in reserved)]
-            if own in used and not free:
-                # Never a colour that stands for another method.
-                others = [c for c in range(COLOURS) if c == own or (c not in reserved and owners.get(c, own) == own)]
-                colour = own if used.count(own) < DASHES else min(others, key=used.count)
-            else:
-                colour = own if own not in used else free[0]
-            colours[run.family] = colour, used.count(colour)
-            owners.setdefault(colour, own)
-        colour, dash = colours[run.family]
-        looks.append((colour, (dash + columns[run.family].index(_column(run))) % DASHES))
-    return looks
+    # What is drawn at first is to be told apart, if not everything can be.
+    for family in dict.fromkeys(run.family for run in sorted(runs, key=lambda run: not run.shown)):
+        used = [colour for colour, _ in colours.values()]
+        own = wanted[family]
+        free = [c for c in _SPARE if c not in used and (c == own or c not in reserved)]
+        if own in used and not free:
+            # Never a colour that stands for another method.
+            others = [c for c in range(COLOURS) if c == own or (c not in reserved and owners.get(c, own) == own)]
+            colour = own if used.count(own) < DASHES else min(others, key=used.count)
+        else:
+            colour = own if own not in used else free[0]
+        colours[family] = colour, used.count(colour)
+        owners.setdefault(colour, own)
+    return [
+        (colour, (dash + columns[run.family].index(_column(run))) % DASHES)
+        for run in runs
+        for colour, dash in [colours[run.family]]
+    ]
 
 
 def _column(run: Run) -> str:
