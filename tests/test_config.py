@@ -62,11 +62,38 @@ def test_changes_reach_their_settings() -> None:
         ("stage1.steps", "write it as key=value"),
         ("stage1=5", "stage1 must be a group of settings"),
         ("stage1.steps=[1", "cannot read the value"),
+        ("loop.eval_every=0", "loop.eval_every = 0 does not fit; it must be at least 1"),
+        ("stage2.steps=-1", "stage2.steps = -1 does not fit; it must be at least 1"),
+        ("stage2.batch_size=1", "stage2.batch_size = 1 does not fit; it must be at least 2"),
+        ("stage2.learning_rate=-1e-5", "stage2.learning_rate = -1e-05 does not fit; it must be at least 0"),
+        ("stage2.temperature=0", "stage2.temperature = 0.0 does not fit; it must be more than 0"),
+        ("stage2.epochs=0", "stage2.epochs = 0.0 does not fit; it must be more than 0"),
+        ("stage1.warmup=100", "stage1.warmup = 100.0 does not fit; it must be a part between 0 and 1"),
+        ("data.max_length=0", "data.max_length = 0 does not fit"),
+        ("data.columns.nlii.premise=a", "unknown setting 'data.columns.nlii'; did you mean 'nli'"),
     ],
 )
 def test_mistakes_are_explained(change: str, message: str) -> None:
     with pytest.raises(DiffaugError, match=message):
         load_recipe("diffaug-sup", [change])
+
+
+def test_the_change_is_named_and_not_the_file() -> None:
+    with pytest.raises(DiffaugError, match=r"^the change 'seed=x': seed = 'x' does not fit"):
+        load_recipe("diffaug-sup", ["data.nli=my.csv", "seed=x", "stage1.steps=3"])
+    with pytest.raises(DiffaugError, match=r"^the change 'stage1.stps=3': unknown setting"):
+        load_recipe("diffaug-sup", "stage1.stps=3")
+
+
+def test_a_mistake_in_the_file_is_not_blamed_on_a_change(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: diffaug-sup\nsede: 3\n", "utf-8")
+    with pytest.raises(DiffaugError, match=r"mine.yaml: unknown setting 'sede'; did you mean 'seed'"):
+        load_recipe(str(tmp_path / "mine.yaml"), ["stage1.steps=3"])
+
+
+def test_columns_may_be_numbers() -> None:
+    recipe = load_recipe("diffaug-sup", ["data.columns.dev.score=1", "data.columns.nli.premise=text"])
+    assert recipe.data.columns == {"dev": {"score": 1}, "nli": {"premise": "text"}}
 
 
 def test_a_recipe_that_does_not_exist_names_the_nearest() -> None:
@@ -84,6 +111,9 @@ def test_files_that_are_no_recipes(text: str, message: str, tmp_path: Path) -> N
         load_recipe(str(tmp_path / "bad.yaml"))
     with pytest.raises(DiffaugError, match="cannot be read"):
         load_recipe(str(tmp_path / "none.yaml"))
+    (tmp_path / "bad.yaml").write_bytes("name: schön".encode("latin-1"))
+    with pytest.raises(DiffaugError, match="is not UTF-8"):
+        load_recipe(str(tmp_path / "bad.yaml"))
 
 
 def test_whole_numbers_are_numbers_and_yaml_strings_too() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
+from diffaug.config_values import check_values
 from diffaug.errors import DiffaugError
 from diffaug.typed import build, nearest
 
@@ -78,7 +79,9 @@ class DataSettings:
         dev: scored pairs that choose the best checkpoint; null: alignment and uniformity choose it.
         test: scored pairs scored once, at the end.
         columns: for a source, which column is what where the names are not the usual ones, as in
-            {nli: {premise: text_a, hypothesis: text_b, label: gold}}.
+            {nli: {premise: text_a, hypothesis: text_b, label: gold}}; in a file without header a number, from 1.
+        label_names: what the labels of nli mean where they are not the usual ones, as in
+            {same: entailment, other: contradiction}.
         on_bad: what to do with unusable rows: `error`, or `skip` and count them.
         max_length: word pieces of a sentence in training, template not counted.
         labels: how much of nli to keep: a fraction up to 1.0, or a number of examples above 1.
@@ -90,7 +93,8 @@ class DataSettings:
     unlabelled: str | None = None
     dev: str | None = None
     test: str | None = None
-    columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    columns: dict[str, dict[str, str | int]] = field(default_factory=dict)
+    label_names: dict[str, str] | None = None
     on_bad: Literal["error", "skip"] = "error"
     max_length: int = 32
     labels: float = 1.0
@@ -282,6 +286,7 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
     """
     path = recipe_path(name_or_path)
     values = _read(path)
+    changes = [changes] if isinstance(changes, str) else list(changes)
     parsed = [_parse(change) for change in changes]
     backbones = values.pop("backbones", {})
     if not isinstance(backbones, dict):
@@ -292,15 +297,34 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
     model = chosen.get("model")
     backbone = str(model.get("backbone") or "") if isinstance(model, dict) else ""
     values = _merged(values, backbones.get(backbone.rstrip("/").rsplit("/", 1)[-1], {}))
+    changed = copy.deepcopy(values)
     for keys, value in parsed:
-        _set(values, keys, value)
-    return recipe_from_dict(values, source=str(path))
+        _set(changed, keys, value)
+    try:
+        return recipe_from_dict(changed, source=str(path))
+    except DiffaugError:
+        # A mistake in a change must not be looked for in the file.
+        recipe_from_dict(values, source=str(path))
+        for change, (keys, value) in zip(changes, parsed, strict=True):
+            _set(values, keys, value)
+            recipe_from_dict(values, source=f"the change {change!r}")
+        raise
 
 
 def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
-    """A recipe from plain values, every key and type checked."""
+    """A recipe from plain values: every key, type and range checked."""
     recipe: Recipe = build(Recipe, values, source)
+    check_values(recipe.to_dict(), source)
     return recipe
+
+
+def recipe_text(name_or_path: str) -> str:
+    """The file of a recipe, comments and all.
+
+    Raises:
+        DiffaugError: there is none, or it cannot be read.
+    """
+    return _text(recipe_path(name_or_path))
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -310,14 +334,21 @@ def read_settings(path: Path) -> dict[str, Any]:
         DiffaugError: it cannot be read, or is not a group of keys and values.
     """
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise DiffaugError(f"{path} cannot be read: {error.strerror}") from error
+        values = yaml.safe_load(_text(path))
     except yaml.YAMLError as error:
         raise DiffaugError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise DiffaugError(f"{path} holds no settings")
     return values
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise DiffaugError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DiffaugError(f"{path} is not UTF-8; convert it first (iconv -t utf-8)") from error
 
 
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:

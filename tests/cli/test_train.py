@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from diffaug.cli import app
 from diffaug.config import recipe_names
 from diffaug.errors import DiffaugError
+from diffaug.training.run import TrainResult
 
 runner = CliRunner()
 
@@ -25,6 +26,16 @@ def test_train_prints_a_summary_and_leaves_a_model(tiny_bert: Path, data_files: 
     assert (tmp_path / "run" / "best" / "diffaug.json").is_file()
 
 
+@pytest.mark.parametrize(("after", "warned"), [(30.0, True), (50.0, False)])
+def test_a_model_that_got_worse_is_called_so(
+    after: float, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = TrainResult(tmp_path, {"dev": after, "test": 60.0}, {"dev": 40.0, "test": 50.0}, None, 1.0)
+    monkeypatch.setattr("diffaug.training.run.train", lambda *_, **__: result)
+    done = runner.invoke(app, ["train", "-r", "quickstart", "-o", str(tmp_path / "run")])
+    assert ("warning: on dev the model is worse than its backbone" in done.output) == warned
+
+
 def test_a_mistake_in_a_setting_costs_no_time(tmp_path: Path) -> None:
     arguments = ["train", "-r", "diffaug-sup", "-o", str(tmp_path / "run"), "--set", "stage2.learning_rte=1"]
     with pytest.raises(DiffaugError, match="did you mean 'learning_rate'"):
@@ -35,6 +46,8 @@ def test_a_mistake_in_a_setting_costs_no_time(tmp_path: Path) -> None:
 def test_recipes_are_listed_shown_and_copied(tmp_path: Path) -> None:
     listed = runner.invoke(app, ["recipes", "ls"]).output
     assert all(name in listed for name in recipe_names())
+    longest = max(map(len, recipe_names()))
+    assert all(line[longest : longest + 2] == "  " and line[longest + 2] != " " for line in listed.splitlines())
     shown = runner.invoke(app, ["recipes", "show", "diffaug-semi"]).output
     assert "# DiffAug, semi-supervised" in shown
     assert "temperature: 0.05" in runner.invoke(app, ["recipes", "show", "diffaug-semi", "--resolved"]).output
@@ -44,3 +57,5 @@ def test_recipes_are_listed_shown_and_copied(tmp_path: Path) -> None:
     for bad in (target, tmp_path / "mine.txt"):
         with pytest.raises(DiffaugError):
             runner.invoke(app, ["recipes", "cp", "diffaug-semi", str(bad)], catch_exceptions=False)
+    with pytest.raises(DiffaugError, match=r"none\.yaml cannot be read"):
+        runner.invoke(app, ["recipes", "show", str(tmp_path / "none.yaml")], catch_exceptions=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from diffaug.config import load_recipe, recipe_names, recipe_path
+from diffaug.config import load_recipe, recipe_names, recipe_path, recipe_text
 from diffaug.errors import DiffaugError
 
 recipes = typer.Typer(help="List, show and copy the recipes that come with the package.", no_args_is_help=True)
@@ -48,23 +48,30 @@ def train(
         before = f"   before training {result.before[name]:.2f}" if name in result.before else ""
         typer.echo(f"{name:10s} {score:.2f}{before}" if name in ("dev", "test") else f"{name:10s} {score:.3f}")
     typer.echo(f"model      {result.model}   ({result.seconds:.0f} s)")
+    if worse := [name for name, before in result.before.items() if result.scores[name] < before]:
+        typer.secho(
+            f"warning: on {' and '.join(worse)} the model is worse than its backbone was before training; more data or "
+            "steps, another learning rate or another recipe may help",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
 
 
 @recipes.command("ls")
 def ls() -> None:
     """List the recipes, with the first line of each."""
+    width = max(map(len, recipe_names()))
     for name in recipe_names():
-        first = recipe_path(name).read_text("utf-8").splitlines()[0].lstrip("# ")
-        typer.echo(f"{name:20s} {first}")
+        typer.echo(f"{name:{width}s}  {recipe_text(name).splitlines()[0].lstrip('# ')}")
 
 
 @recipes.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A recipe's name.")],
+    name: Annotated[str, typer.Argument(help="A recipe's name or YAML file.")],
     resolved: Annotated[bool, typer.Option("--resolved", help="Every setting, defaults included.")] = False,
 ) -> None:
     """Print a recipe."""
-    typer.echo(load_recipe(name).to_yaml() if resolved else recipe_path(name).read_text("utf-8"), nl=False)
+    typer.echo(load_recipe(name).to_yaml() if resolved else recipe_text(name), nl=False)
 
 
 @recipes.command()

@@ -57,7 +57,7 @@ class Corpus:
     @cached_property
     def nli(self) -> Triplets | LabelledPairs:
         """The labelled data: as many examples as the recipe keeps."""
-        data = self._read("nli", read_nli)
+        data = self._read("nli", self._read_nli)
         labels = self._settings.labels
         if labels <= 0:
             raise DiffaugError(f"data.labels must be a fraction up to 1.0 or a number of examples, not {labels}")
@@ -135,6 +135,7 @@ class Corpus:
         if self._settings.nli_classes == 2:
             pairs = pairs_from_triplets(self.nli) if isinstance(self.nli, Triplets) else self.nli.without_neutral()
             labels = pairs.binary()
+            wanted = "entailments and contradictions (or pairs labelled not_entailment)"
         elif isinstance(self.nli, Triplets):
             raise DiffaugError(
                 f"{self._settings.nli} holds triplets, which have no neutral pairs: three classes need labelled pairs, "
@@ -142,6 +143,14 @@ class Corpus:
             )
         else:
             pairs, labels = self.nli, self.nli.three_way()
+            wanted = "at least two of entailment, neutral and contradiction"
+        if len(set(labels)) < 2:
+            # A classifier learns a single class in a few steps, and takes the vectors of all sentences with it.
+            found = ", ".join(sorted({label.value for label in pairs.labels})) or "neutral"
+            raise DiffaugError(
+                f"{self._settings.nli}: all {len(self.nli):,} pairs that are kept are labelled {found}, and from one "
+                f"class nothing can be learned; stage 1 and the auxiliary loss need {wanted}"
+            )
         return Examples((self._tokenised(pairs.premises), self._tokenised(pairs.hypotheses)), tuple(labels))
 
     def _triplets(self) -> Examples:
@@ -161,14 +170,30 @@ class Corpus:
     def _scored(self, name: str) -> ScoredPairs | None:
         if getattr(self._settings, name) is None:
             return None
-        return self._read(name, read_scored_pairs)
+        pairs = self._read(name, read_scored_pairs)
+        if len(set(pairs.scores)) < 2:
+            raise DiffaugError(
+                f"{getattr(self._settings, name)}: every score is {pairs.scores[0]:g}, so no ranking can be compared "
+                f"with them; data.{name} needs pairs of different similarity"
+            )
+        return pairs
+
+    def _read_nli(
+        self, source: str | Given, columns: Columns | None = None, on_bad: OnBad = "error"
+    ) -> Triplets | LabelledPairs:
+        return read_nli(source, columns, on_bad, self._settings.label_names)
 
     def _read(self, name: str, read: Callable[[str | Given, Columns | None, OnBad], Data]) -> Data:
         """The data of a setting: read now, or kept from an earlier run."""
         source = self._source(name)
         columns, on_bad = self._settings.columns.get(name), self._settings.on_bad
         key = file_key(source, columns, on_bad)
-        return self._kept.once(None if key is None else (read, key), lambda: read(source, columns, on_bad))
+        # How it is read is part of the key, and a method bound to this corpus would be another one in every run.
+        how = (getattr(read, "__name__", ""), self._label_key())
+        return self._kept.once(None if key is None else (how, key), lambda: read(source, columns, on_bad))
+
+    def _label_key(self) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted((self._settings.label_names or {}).items()))
 
     def _examples(self, kind: str, name: str, make: Callable[[], Examples]) -> Examples:
         """Examples made of the data of a setting, or kept from an earlier run."""
@@ -176,7 +201,9 @@ class Corpus:
         key = file_key(self._source(name), settings.columns.get(name), settings.on_bad)
         if key is None:
             return make()
-        part = (settings.labels, settings.label_draw, settings.nli_classes) if name == "nli" else None
+        part = None
+        if name == "nli":
+            part = (settings.labels, settings.label_draw, settings.nli_classes, self._label_key())
         return self._kept.once((kind, key, part, self._collator.reading), make)
 
     def _source(self, name: str) -> str | Given:

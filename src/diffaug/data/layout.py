@@ -46,6 +46,8 @@ ROLES: dict[Kind, dict[str, tuple[str, ...]]] = {
         "score": ("score", "similarity_score", "relatedness_score", "similarity", "label"),
     },
 }
+# How to say the same where there are no Python arguments.
+_ELSEWHERE = "in a recipe data.columns, for data check --column"
 _KNOWN_NAMES = {name for roles in ROLES.values() for names in roles.values() for name in names}
 
 
@@ -177,7 +179,7 @@ def _no_columns(
         )
     where = f"{table.name}, line 1" if table.may_have_header else table.name
     there = ", ".join(name if name else "(no name)" for name in names)
-    hint = f"rename a column, or say which one it is: columns={{{missing[0]!r}: NAME}}"
+    hint = f"rename a column, or say which one it is: columns={{{missing[0]!r}: NAME}}, {_ELSEWHERE}"
     if table.separator is not None and len(names) == 1 and (other := _other_separator(table, names)):
         words = {"\t": "tabs", ",": "commas", ";": "semicolons"}
         cure = {"\t": "name it .tsv", ",": "name it .csv", ";": "save it with commas"}[other]
@@ -226,7 +228,7 @@ def _refuse_doubtful_header(table: Table, kind: Kind, head: list[Row], rows: lis
         as_numbers = {role: i for i, role in enumerate(roles, start=1)}
         raise LayoutError(
             f"{table.name}, line 1: {', '.join(names)} may be column names or data; say which: columns={as_names} or "
-            f"columns={as_numbers}",
+            f"columns={as_numbers}, {_ELSEWHERE}",
             roles,
         )
 
@@ -242,7 +244,7 @@ def _unclear(table: Table, kind: Kind, head: list[Row]) -> LayoutError:
     example = ", ".join(f"{role!r}: {i}" for i, role in enumerate(ROLES[kind], start=1))
     return LayoutError(
         f"{table.name} has {width} column{'s' if width > 1 else ''} without names, and which of them are "
-        f"{', '.join(ROLES[kind])} is not clear; number them: columns={{{example}}}",
+        f"{', '.join(ROLES[kind])} is not clear; number them: columns={{{example}}}, {_ELSEWHERE}",
         list(ROLES[kind]),
     )
 

@@ -78,7 +78,7 @@ class Reporter:
         if self._on_bad == "error":
             raise DiffaugError(
                 f"{problem}; repair the {problem.unit}, or have such {problem.unit}s skipped and counted "
-                "(on_bad='skip')"
+                "(on_bad='skip', in a recipe data.on_bad)"
             )
         self.count(problem)
         if callable(self._on_bad):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from diffaug.data.formats import Source, open_table
 from diffaug.data.labels import KNOWN_LABELS, Label, code_meanings, label_key, label_mapping, parse_label, parse_score
@@ -20,8 +21,10 @@ from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets
 from diffaug.data.tables import MISSING, Table
 from diffaug.errors import DiffaugError
 
-LabelNames = Mapping[str | int, str]
+LabelNames = Mapping[Any, str]
 """A user's mapping from what a file writes to entailment, neutral, contradiction or not_entailment."""
+
+_MEANING = "labels={LABEL: 'entailment'}, in a recipe data.label_names"
 
 
 def read_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> list[str]:
@@ -110,7 +113,7 @@ def labelled_pairs(table: Table, layout: Layout, reporter: Reporter, labels: Lab
     for number, (premise, hypothesis), cell in _rows(table, layout, reporter):
         label = parse_label(cell) if given is None else given.get(label_key(cell))
         if label is None:
-            detail = f"the label {quoted(cell)} is unknown; known are {known}"
+            detail = f"the label {quoted(cell)} is unknown; known are {known}; others need a meaning ({_MEANING})"
             reporter(Problem(table.name, table.unit, number, "unknown label", detail))
         elif parsed and isinstance(label, Label) != isinstance(parsed[0], Label):
             detail = f"the label {quoted(cell)} does not go with the first one: words and numbers are mixed"

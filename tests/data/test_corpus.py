@@ -1,0 +1,88 @@
+"""The data of a run: what it needs before a step is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffaug.config import DataSettings
+from diffaug.data.collate import Collator, collator_for
+from diffaug.data.corpus import Corpus
+from diffaug.data.kept import KeptData
+from diffaug.embedder import Embedder
+from diffaug.errors import DiffaugError
+
+
+@pytest.fixture(scope="module")
+def collator(tiny_bert: Path) -> Collator:
+    embedder = Embedder.from_pretrained(tiny_bert)
+    return collator_for(embedder.encoder, embedder.tokenizer)
+
+
+def pairs(path: Path, *labels: str) -> str:
+    rows = [f"A dog runs {i}.,An animal moves {i}.,{label}" for i, label in enumerate(labels)]
+    path.write_text("\n".join(["premise,hypothesis,label", *rows]), "utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "found"),
+    [
+        (["entailment"] * 4, {}, "all 4 pairs that are kept are labelled entailment"),
+        (["entailment", "neutral", "entailment"], {}, "labelled entailment"),
+        (["contradiction"] * 3, {}, "labelled contradiction"),
+        (["neutral"] * 3, {"nli_classes": 3}, "labelled neutral"),
+        (["neutral"] * 3, {}, "labelled neutral"),
+        (["entailment"] * 50 + ["contradiction"], {"labels": 2}, "all 2 pairs that are kept"),
+    ],
+)
+def test_one_class_is_refused(
+    labels: list[str], settings: dict[str, Any], found: str, collator: Collator, tmp_path: Path
+) -> None:
+    corpus = Corpus(DataSettings(nli=pairs(tmp_path / "one.csv", *labels), **settings), collator)
+    with pytest.raises(DiffaugError, match=found) as error:
+        corpus.nli_pairs()
+    assert "one.csv" in str(error.value)
+
+
+@pytest.mark.parametrize("labels", [["entailment", "contradiction"], ["1", "0"], ["entailment", "not_entailment"]])
+def test_two_classes_will_do(labels: list[str], collator: Collator, tmp_path: Path) -> None:
+    corpus = Corpus(DataSettings(nli=pairs(tmp_path / "two.csv", *labels)), collator)
+    assert corpus.nli_pairs().labels == (1, 0)
+
+
+def test_labels_with_names_of_their_own(collator: Collator, tmp_path: Path) -> None:
+    path, kept = pairs(tmp_path / "own.csv", "same", "other", "same"), KeptData()
+    names = {"same": "entailment", "other": "contradiction"}
+    assert Corpus(DataSettings(nli=path, label_names=names), collator, kept=kept).nli_pairs().labels == (1, 0, 1)
+    turned = {"same": "contradiction", "other": "entailment"}  # the same file, and not what was kept of it
+    assert Corpus(DataSettings(nli=path, label_names=turned), collator, kept=kept).nli_pairs().labels == (0, 1, 0)
+    with pytest.raises(DiffaugError, match=r"the label 'same' is unknown.*in a recipe data.label_names"):
+        Corpus(DataSettings(nli=path), collator).nli_pairs()
+    with pytest.raises(DiffaugError, match="the label 'same' cannot mean 'equal'"):
+        Corpus(DataSettings(nli=path, label_names={"same": "equal"}), collator).nli_pairs()
+
+
+def test_what_was_kept_is_not_read_again(collator: Collator, tmp_path: Path) -> None:
+    settings = DataSettings(nli=pairs(tmp_path / "kept.csv", "entailment", "contradiction"))
+    kept = KeptData()
+    assert Corpus(settings, collator, kept=kept).nli is Corpus(settings, collator, kept=kept).nli
+
+
+@pytest.mark.parametrize("name", ["dev", "test"])
+@pytest.mark.parametrize("rows", [["3.0\tA dog.\tA cat."], ["3\tA dog.\tA cat.", "3.0\tTea.\tCoffee."]])
+def test_scores_that_rank_nothing_are_refused(name: str, rows: list[str], collator: Collator, tmp_path: Path) -> None:
+    (tmp_path / "same.tsv").write_text("\n".join(rows), "utf-8")
+    corpus = Corpus(DataSettings(**{name: str(tmp_path / "same.tsv")}), collator)
+    with pytest.raises(DiffaugError, match=f"same.tsv: every score is 3, .* data.{name} needs"):
+        getattr(corpus, name)()
+
+
+def test_columns_by_number(collator: Collator, tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("x\t4\tA dog.\tA cat.\nx\t1\tTea.\tA cat.\n", "utf-8")
+    columns: dict[str, dict[str, str | int]] = {"dev": {"score": 2, "sentence1": 3, "sentence2": 4}}
+    dev = Corpus(DataSettings(dev=str(tmp_path / "dev.tsv"), columns=columns), collator).dev()
+    assert dev is not None
+    assert dev.scores == [4.0, 1.0]
