@@ -430,6 +430,20 @@ def test_paths_that_are_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Embedder.from_pretrained(tmp_path / "file")
 
 
+def test_the_folder_of_a_run_leads_to_its_model(embedder: Embedder, tmp_path: Path) -> None:
+    embedder.save(tmp_path / "run" / "best")
+    (tmp_path / "run" / "recipe.yaml").write_text("name: x\n", "utf-8")
+    with pytest.raises(DiffaugError, match=r"run is the folder of a run; its model is .*run/best"):
+        Embedder.from_pretrained(tmp_path / "run")
+
+
+def test_a_model_tells_what_it_is(shared: Embedder) -> None:
+    assert (
+        repr(shared)
+        == f"Embedder({shared.width} numbers a sentence, cut at {shared.collator.max_length} word pieces, on cpu)"
+    )
+
+
 def test_pooling_and_template_are_for_plain_models(tiny_bert: Path, embedder: Embedder, tmp_path: Path) -> None:
     embedder.save(tmp_path / "saved")
     with pytest.raises(DiffaugError, match="carries its own pooling and template"):

@@ -103,6 +103,8 @@ class Embedder:
         """
         source = str(EMBEDDED_MODEL if name_or_path is None else name_or_path)
         folder = find_folder(source, revision)
+        if (folder / "recipe.yaml").is_file() and is_saved_model(folder / "best"):
+            raise DiffaugError(f"{source} is the folder of a run; its model is {Path(source) / 'best'}")
         onnx = is_onnx_export(folder)
         _check_backend(source, backend, onnx)
         if onnx or is_saved_model(folder) or is_sentence_transformers(folder):
@@ -120,6 +122,11 @@ class Embedder:
         )
         plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
         return cls(*plain, device=device)
+
+    def __repr__(self) -> str:
+        limit = self.collator.max_length
+        cut = "" if limit is None else f", cut at {limit} word pieces"
+        return f"Embedder({self.width} numbers a sentence{cut}, on {self.device})"
 
     @property
     def width(self) -> int:

@@ -148,6 +148,26 @@ def test_what_is_not_utf8_is_shown_by_line(run: Run, tmp_path: Path, content: by
     assert f"error: -, line {line}: not UTF-8" in run("encode", stdin=content).err
 
 
+def test_of_a_table_one_column_is_embedded(run: Run, tmp_path: Path, tiny_bert: Path) -> None:
+    tickets, vectors = tmp_path / "tickets.csv", tmp_path / "v.npy"
+    tickets.write_text('id,subject\n1,"A dog, and a cat"\n2,Tea is hot\n', "utf-8")
+    said = run("encode", tickets, "-o", vectors).err
+    assert "no column for sentence" in said
+    assert "--column" in said
+    assert not vectors.exists()
+    assert run("encode", tickets, "-o", vectors, "--column", "sentence=subject").code == 0
+    expected = Embedder.from_pretrained(tiny_bert).encode(["A dog, and a cat", "Tea is hot"])
+    np.testing.assert_array_equal(np.load(vectors), expected)
+    assert run("search", tickets, "tea is hot", "-k", "1", "-c", "sentence=subject").out.endswith("  Tea is hot\n")
+    (tmp_path / "own.jsonl").write_text('{"text": "Tea is hot"}\n', "utf-8")
+    assert run("search", tmp_path / "own.jsonl", "tea", "-k", "1").out.endswith("  Tea is hot\n")
+
+
+def test_lines_have_no_columns(run: Run, text: Path) -> None:
+    assert "--column is for .csv, .tsv, .jsonl and .parquet files" in run("encode", text, "-c", "sentence=a").err
+    assert "is not of the form ROLE=NAME" in run("encode", text, "-c", "subject").err
+
+
 def test_mistakes_are_one_sentence(run: Run, text: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     for arguments, message in (

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from diffaug.cli import sources
+from diffaug.cli.columns import Columns, parse_columns
 from diffaug.errors import DiffaugError
 
 _KINDS = {
@@ -30,15 +31,7 @@ def check(
     file: Annotated[
         str, typer.Argument(help="A .txt, .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, hub:... or sample:...")
     ],
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column",
-            "-c",
-            metavar="ROLE=NAME",
-            help="Which column is what, as in sentence=body; in a file without header a number, from 1.",
-        ),
-    ] = None,
+    column: Columns = None,
     kind: Annotated[
         str | None, typer.Option(help=f"What it should be: {', '.join(_KINDS)}; left out, it is recognised.")
     ] = None,
@@ -49,17 +42,7 @@ def check(
 
     if kind is not None and kind not in _KINDS:
         raise DiffaugError(f"there is no kind {kind!r}; there are {', '.join(_KINDS)}")
-    report = check_data(file, _columns(column), None if kind is None else Kind[_KINDS[kind]])
+    report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]])
     typer.echo(str(report))
     if not report.usable:
         raise typer.Exit(1)
-
-
-def _columns(options: list[str] | None) -> dict[str, str | int] | None:
-    columns: dict[str, str | int] = {}
-    for option in options or ():
-        role, equals, name = option.partition("=")
-        if not (equals and role and name):
-            raise DiffaugError(f"--column {option!r} is not of the form ROLE=NAME")
-        columns[role] = name
-    return columns or None

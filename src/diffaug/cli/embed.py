@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffaug.cli.columns import Columns, parse_columns
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 
@@ -25,7 +26,16 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps ...; left out, the GPU if there is one.")]
+Sentences = Annotated[
+    Path,
+    typer.Argument(
+        help="A text file, one sentence a line, or a .csv, .tsv, .jsonl or .parquet file; - is standard input."
+    ),
+]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model brings along.")]
+
+# In lines of these, a sentence would be embedded together with its neighbours in the row.
+_TABLES = {".csv", ".tsv", ".jsonl", ".parquet"}
 
 
 def register(app: typer.Typer) -> None:
@@ -36,24 +46,23 @@ def register(app: typer.Typer) -> None:
 
 
 def encode(
-    sentences: Annotated[Path, typer.Argument(help="A text file, one sentence a line; - is standard input.")] = Path(
-        "-"
-    ),
+    sentences: Sentences = Path("-"),
     model: Model = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="A .npy, .parquet or .jsonl file; - prints JSON lines.")
     ] = Path("-"),
     batch_size: Annotated[int | None, typer.Option(help="Sentences in a batch; left out, by number of tokens.")] = None,
     normalize: Annotated[bool, typer.Option(help="Scale vectors to length one.")] = True,
+    column: Columns = None,
     device: Device = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Embed every line of a file: row i of the result is line i, empty lines included."""
+    """Embed every line of a file: row i of the result is line i, empty lines included; of a table, every row."""
     if str(out) != "-" and out.suffix not in {".npy", ".parquet", ".jsonl"}:
         raise DiffaugError(f"cannot tell the format of {out}: give it the ending .npy, .parquet or .jsonl")
     if out.suffix == ".parquet":
         _pyarrow()
-    lines = _read_lines(sentences)
+    lines = _read(sentences, column)
     vectors = _load(model, device, trust_remote_code).encode(lines, batch_size, normalize=normalize)
     _write(out, lines, vectors)
     if str(out) != "-":
@@ -72,16 +81,17 @@ def similarity(
 
 
 def search(
-    corpus: Annotated[Path, typer.Argument(help="A text file, one sentence a line; - is standard input.")],
+    corpus: Sentences,
     queries: Annotated[list[str], typer.Argument(help="One query or several.")],
     k: Annotated[int, typer.Option("-k", help="How many to find for each query.")] = 5,
     json_lines: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    column: Columns = None,
     model: Model = None,
     device: Device = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Find the lines of a file that are most similar to each query."""
-    lines = [line for line in _read_lines(corpus) if line.strip()]
+    """Find the sentences of a file that are most similar to each query."""
+    lines = [line for line in _read(corpus, column) if line.strip()]
     if not lines:
         raise DiffaugError(f"{corpus} holds no sentence to search")
     for query, hits in zip(queries, _load(model, device, trust_remote_code).search(lines, queries, k), strict=True):
@@ -100,6 +110,19 @@ def _load(model: str | None, device: str | None, trust_remote_code: bool) -> Emb
     from diffaug.embedder import Embedder
 
     return Embedder.from_pretrained(model, device=device, trust_remote_code=trust_remote_code)
+
+
+def _read(path: Path, column: list[str] | None) -> list[str]:
+    """The sentences of a file: its lines, or the column of a table that holds them."""
+    columns = parse_columns(column)
+    compressed = path.suffix.lower() in {".gz", ".xz"}
+    if (Path(path.stem) if compressed else path).suffix.lower() in _TABLES:
+        from diffaug.data.readers import read_sentences
+
+        return read_sentences(path, columns)
+    if columns is not None:
+        raise DiffaugError(f"--column is for .csv, .tsv, .jsonl and .parquet files; {path} is read line by line")
+    return _read_lines(path)
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -47,7 +47,7 @@ ROLES: dict[Kind, dict[str, tuple[str, ...]]] = {
     },
 }
 # How to say the same where there are no Python arguments.
-_ELSEWHERE = "in a recipe data.columns, for data check --column"
+_ELSEWHERE = "in a recipe data.columns, on the command line --column ROLE=NAME"
 _KNOWN_NAMES = {name for roles in ROLES.values() for names in roles.values() for name in names}
 
 
