@@ -151,7 +151,7 @@ def test_low_label_has_a_panel_a_setting_and_a_line_a_row(low: Grid) -> None:
 
 
 def test_an_average_over_some_tasks_names_them(low: Grid) -> None:
-    assert "Tasks: STS-B, STS12" in note(drawn(low_label.figure, low))
+    assert "Tasks: STS12, STS-B" in note(drawn(low_label.figure, low))
 
 
 def test_places_with_too_few_runs_are_hollow(low: Grid) -> None:

@@ -104,7 +104,12 @@ def score_title(score: str, found: Sequence[Entry]) -> str:
 def tasks_note(found: Sequence[Entry]) -> str | None:
     """Which tasks an average is over, where they are not the seven that papers average over."""
     tasks = _tasks(found)
-    return None if tasks == set(SEVEN) else f"Tasks: {', '.join(sorted(tasks))}"
+    return None if tasks == set(SEVEN) else f"Tasks: {', '.join(sorted(tasks, key=_place))}"
+
+
+def _place(task: str) -> tuple[int, str]:
+    """In the order of papers."""
+    return SEVEN.index(task) if task in SEVEN else len(SEVEN), task
 
 
 def _tasks(found: Sequence[Entry]) -> set[str]:

@@ -136,7 +136,7 @@ def add_notes(figure: Figure, *notes: str | None) -> None:
     """Small print at the foot of a figure; None is no note."""
     text = ". ".join(note.rstrip(".") for note in notes if note)
     if text:
-        lines = textwrap.wrap(text + ".", _NOTE_CHARACTERS)
+        lines = textwrap.wrap(text + ".", _NOTE_CHARACTERS, break_on_hyphens=False)
         figure.supxlabel("\n".join(lines), x=0.015, ha="left", fontsize=7.8, color=FAINT, linespacing=1.4)
 
 

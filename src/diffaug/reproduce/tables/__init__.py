@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import textwrap
+from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, get_args
 
 from diffaug import tabular
@@ -13,6 +16,7 @@ from diffaug.reproduce.findings import Summary
 from diffaug.reproduce.tables.layout import Part, parts
 from diffaug.reproduce.tables.notes import notes
 from diffaug.reproduce.tables.plain import to_dict
+from diffaug.tabular import Section
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,8 +26,9 @@ __all__ = ["Form", "Part", "notes", "parts", "render", "to_dict"]
 Form = Literal["terminal", "markdown", "latex", "json"]
 
 _GAP = 2  # spaces between the columns of a terminal: every one of its 80 characters is needed
-# Characters of a line of a table that fit into one of two columns of a page, and across a page.
-_NARROW, _WIDE = 48, 96
+# In LaTeX: characters of a line of a table that fit into one of two columns of a page, and across a page (wider ones are
+# set small); and of a line of a long cell of text.
+_NARROW, _WIDE, _TEXT = 48, 96, 66
 
 
 def render(summary: Summary, form: Form, *, width: int | None = None, styled: bool = True) -> str:
@@ -58,27 +63,38 @@ def _markdown(summary: Summary) -> str:
 
 
 def _latex(summary: Summary) -> str:
-    lines = [r"% Needs \usepackage{booktabs} and \usepackage{graphicx}."]
+    lines = [r"% Needs \usepackage{booktabs}."]
     for part in parts(summary):
-        section, width = part.section, tabular.needed_width(part.section, _GAP)
+        section = _in_lines(part.section)
+        width = tabular.needed_width(section, _GAP)
         table = "table" if width <= _NARROW else "table*"
-        # Settings are long lines of text: these tables are made smaller as a whole.
-        begin, end = ([r"\resizebox{\textwidth}{!}{%"], ["}"]) if width > _WIDE else ([], [])
         caption = tabular.escape_latex(_sentences([f"{summary.title}: {section.title}", *part.caption]))
         lines += [
             rf"\begin{{{table}}}[t]",
             r"\centering",
             rf"\caption{{{caption}}}",
             rf"\label{{tab:{summary.experiment}-{part.key}}}",
-            *begin,
+            *([r"\scriptsize"] if width > _WIDE else []),
             *tabular.latex(section),
-            *end,
             rf"\end{{{table}}}",
             "",
         ]
     if found := notes(summary):
         lines += [r"\begin{itemize}", *(rf"\item {tabular.escape_latex(note)}" for note in found), r"\end{itemize}"]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _in_lines(section: Section) -> Section:
+    """The table with long text, such as settings, in several rows: LaTeX would let it run off the page."""
+    rows: list[list[str]] = []
+    starts: list[int] = []
+    for row in section.rows:
+        starts.append(len(rows))
+        texts = [textwrap.wrap(cell, _TEXT, break_on_hyphens=False) for cell in row[: section.texts]]
+        columns = [*texts, *([cell] for cell in row[section.texts :])]
+        rows += [list(cells) for cells in zip_longest(*columns, fillvalue="")]
+    headings = {starts[i]: heading for i, heading in section.headings.items()}
+    return replace(section, rows=rows, headings=headings, bold=frozenset((starts[i], j) for i, j in section.bold))
 
 
 def _terminal(summary: Summary, width: int, styled: bool) -> str:
