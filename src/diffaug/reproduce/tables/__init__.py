@@ -26,9 +26,9 @@ __all__ = ["Form", "Part", "notes", "parts", "render", "to_dict"]
 Form = Literal["terminal", "markdown", "latex", "json"]
 
 _GAP = 2  # spaces between the columns of a terminal: every one of its 80 characters is needed
-# In LaTeX: characters of a line of a table that fit into one of two columns of a page, and across a page (wider ones are
-# set small); and of a line of a long cell of text.
-_NARROW, _WIDE, _TEXT = 48, 96, 66
+# In LaTeX: characters of a line of a table that fit into one of two columns of a page, and across a page (what is wider
+# is set small); and of a line of a long cell of text.
+_NARROW, _WIDE, _TEXT = 48, 96, 62
 
 
 def render(summary: Summary, form: Form, *, width: int | None = None, styled: bool = True) -> str:
