@@ -228,6 +228,9 @@ def test_a_phone_needs_no_sideways_scrolling(
     page = visit(path, **PHONE, color_scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+    for heading in page.locator(".group span").all():
+        box = heading.bounding_box()
+        assert box["x"] + box["width"] <= 360, "what rows are compared with is read without scrolling"
     plot = page.locator("#curves .plot")
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()

@@ -21,9 +21,9 @@ _STATES = {"finished": "finished", "unfinished": "unfinished", "failed": "failed
 
 
 def facts(runs: Sequence[Run]) -> Html:
-    """Encoder, data, machine, seeds, and how many runs are in which state."""
+    """How many runs are in which state, then encoder, data, seeds and machine."""
     recipes = [run.recipe for run in runs if run.recipe]
-    rows: list[tuple[str, object]] = []
+    rows: list[tuple[str, object]] = [("Runs", _states(runs))]
     if encoders := _distinct(_short_name(recipe.get("model", {}).get("backbone")) for recipe in recipes):
         rows.append(("Encoder", _listed(encoders)))
     if methods := _distinct(recipe.get("method") for recipe in recipes):
@@ -39,7 +39,6 @@ def facts(runs: Sequence[Run]) -> Html:
         rows.append(("Seeds" if len(seeds) > 1 else "Seed", _listed(seeds, 12)))
     if machines := _distinct(_machine(run.result.machine) for run in runs if run.result is not None):
         rows.append(("Machine", "; ".join(machines)))
-    rows.append(("Runs", _states(runs)))
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in rows), class_="facts")
 
 
