@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,22 @@ def test_a_model_that_got_worse_is_called_so(
     monkeypatch.setattr("diffaug.training.run.train", lambda *_, **__: result)
     done = runner.invoke(app, ["train", "-r", "quickstart", "-o", str(tmp_path / "run")])
     assert ("warning: on dev the model is worse than its backbone" in done.output) == warned
+
+
+@pytest.mark.parametrize(("arguments", "told"), [([], True), (["--quiet"], False)])
+def test_notes_on_the_data_are_shown(
+    arguments: list[str], told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("diffaug.data")
+    monkeypatch.setattr(logger, "handlers", [])
+
+    def run(*_: object, **__: object) -> TrainResult:
+        logging.getLogger("diffaug.data.corpus").info("3 sentences occurred more than once and count once")
+        return TrainResult(tmp_path, {}, {}, None, 1.0)
+
+    monkeypatch.setattr("diffaug.training.run.train", run)
+    done = runner.invoke(app, ["train", "-r", "quickstart", "-o", str(tmp_path / "run"), *arguments])
+    assert ("3 sentences occurred more than once" in done.output) == told
 
 
 def test_a_mistake_in_a_setting_costs_no_time(tmp_path: Path) -> None:

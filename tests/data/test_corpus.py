@@ -13,6 +13,7 @@ from diffaug.data.corpus import Corpus
 from diffaug.data.kept import KeptData
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.models.config import ModelConfig
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +87,15 @@ def test_columns_by_number(collator: Collator, tmp_path: Path) -> None:
     dev = Corpus(DataSettings(dev=str(tmp_path / "dev.tsv"), columns=columns), collator).dev()
     assert dev is not None
     assert dev.scores == [4.0, 1.0]
+
+
+def test_sentences_that_are_cut_are_told(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limited = Collator(collator.tokenizer, ModelConfig(), max_length=4)
+    (tmp_path / "raw.txt").write_text("A dog runs through the park and home.\nTea.\n", "utf-8")
+    with caplog.at_level("INFO", "diffaug.data"):
+        Corpus(DataSettings(unlabelled=str(tmp_path / "raw.txt")), limited).sentences()
+    assert "50 % of the sentences of data.unlabelled fill the 4 word pieces" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", "diffaug.data"):
+        Corpus(DataSettings(unlabelled=str(tmp_path / "raw.txt")), collator).sentences()
+    assert not caplog.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +37,9 @@ def train(
     from diffaug.training.loop import TrainingInterrupted
     from diffaug.training.run import train as run
 
+    # Processes do not know of each other yet; those that launchers start know their number.
+    if not quiet and os.environ.get("RANK", "0") == "0":
+        _show_notes()
     try:
         result = run(settings, out, resume=resume, quiet=quiet)
     except TrainingInterrupted as interrupted:
@@ -55,6 +60,21 @@ def train(
             fg=typer.colors.YELLOW,
             err=True,
         )
+
+
+def _show_notes() -> None:
+    """Show what reading the data has to say: repeats that count once, sentences that are cut."""
+    logger = logging.getLogger("diffaug.data")
+    logger.setLevel(logging.INFO)
+    if not logger.handlers:
+        logger.addHandler(_Notes())
+
+
+class _Notes(logging.Handler):
+    """Messages as they are, on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(record.getMessage(), err=True)
 
 
 @recipes.command("ls")

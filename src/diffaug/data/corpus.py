@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
+
 from diffaug.config import DataSettings
 from diffaug.data.collate import Collator
 from diffaug.data.given import PASSED, Given
@@ -23,6 +25,9 @@ from diffaug.errors import DiffaugError
 log = logging.getLogger(__name__)
 
 Data = TypeVar("Data")
+
+# The part of the sentences that may be cut before it is worth a word.
+_MANY = 0.05
 
 _HOLDS = {
     "nli": "triplets or labelled pairs",
@@ -200,11 +205,26 @@ class Corpus:
         settings = self._settings
         key = file_key(self._source(name), settings.columns.get(name), settings.on_bad)
         if key is None:
-            return make()
+            return self._say_long(name, make())
         part = None
         if name == "nli":
             part = (settings.labels, settings.label_draw, settings.nli_classes, self._label_key())
-        return self._kept.once((kind, key, part, self._collator.reading), make)
+        return self._kept.once((kind, key, part, self._collator.reading), lambda: self._say_long(name, make()))
+
+    def _say_long(self, name: str, examples: Examples) -> Examples:
+        """Log how many sentences may have lost their end, if it is more than a few."""
+        limit = self._collator.max_length
+        if limit is not None and len(examples):
+            full = float(np.mean([np.mean(column.lengths() >= limit) for column in examples.columns]))
+            if full > _MANY:
+                log.info(
+                    "%.0f %% of the sentences of data.%s fill the %d word pieces that data.max_length allows; longer "
+                    "ones are cut there",
+                    100 * full,
+                    name,
+                    limit,
+                )
+        return examples
 
     def _source(self, name: str) -> str | Given:
         if name in self._given:

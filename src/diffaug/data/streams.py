@@ -49,6 +49,11 @@ class TokenBank:
         piece_list: list[int] = self._pieces[self._ends[place] : self._ends[place + 1]].tolist()
         return piece_list
 
+    def lengths(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many word pieces the sentences in these places have."""
+        counts: NDArray[np.int64] = self._ends[places + 1] - self._ends[places]
+        return counts
+
     def _add(self, sentences: list[str]) -> None:
         make = tokenise if self._shared is None else self._shared.tokenise
         pieces, lengths = make(self._collator, sentences)
@@ -69,6 +74,10 @@ class TokenColumn:
 
     def __getitem__(self, index: int) -> list[int]:
         return self._bank.pieces(self._places[index])
+
+    def lengths(self) -> NDArray[np.int64]:
+        """How many word pieces each sentence has."""
+        return self._bank.lengths(self._places)
 
 
 @dataclass(frozen=True)
