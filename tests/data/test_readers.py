@@ -208,6 +208,15 @@ def test_read_nli_takes_either_and_explains_neither(tmp_path: Path) -> None:
         DiffaugError, match=r"neither triplets nor labelled pairs; as triplets: .*; as labelled pairs: "
     ):
         read_nli(file(tmp_path, "a.csv", "text,author", "Hello there.,me"))
+    # Two columns of three are there: what triplets would need is beside the point.
+    with pytest.raises(
+        DiffaugError, match=r"neither triplets nor labelled pairs; as labelled pairs: .*no column for label"
+    ):
+        read_nli(file(tmp_path, "b.csv", "sentence1,sentence2", "A dog.,A hound."))
+    with pytest.raises(
+        DiffaugError, match=r"neither triplets nor labelled pairs; as triplets: .*no column for negative"
+    ):
+        read_nli(file(tmp_path, "c.csv", "anchor,positive", "A dog.,A hound."))
 
 
 def test_long_files_are_judged_by_their_first_rows_and_checked_to_the_last(tmp_path: Path) -> None:

@@ -69,12 +69,22 @@ def read_nli(
                 layout = find_layout(table, Kind.LABELLED_PAIRS, columns)
             except LayoutError as not_pairs:
                 raise LayoutError(
-                    f"{table.name} holds neither triplets nor labelled pairs; as triplets: {not_triplets}; as labelled "
-                    f"pairs: {not_pairs}",
+                    f"{table.name} holds neither triplets nor labelled pairs; {_nearer(not_triplets, not_pairs)}",
                     not_triplets.missing,
                 ) from None
             return labelled_pairs(table, layout, reporter, labels)
         return triplets(table, layout, reporter)
+
+
+def _nearer(not_triplets: LayoutError, not_pairs: LayoutError) -> str:
+    """Why a source is neither: as the kind of which it has more columns, or, if that is not clear, as both."""
+    reasons = {
+        f"as triplets: {not_triplets}": not_triplets.missing,
+        f"as labelled pairs: {not_pairs}": not_pairs.missing,
+    }
+    counts = [len(missing) for missing in reasons.values()]
+    fewest = min(counts) if all(counts) else None
+    return "; ".join(reason for reason, missing in reasons.items() if fewest in (None, len(missing)))
 
 
 @contextmanager

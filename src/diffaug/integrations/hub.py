@@ -38,7 +38,7 @@ def push(
     if token is None and get_token() is None:
         raise DiffaugError(
             f"pushing to {repo_id} needs a token with the right to write: log in with 'hf auth login', set HF_TOKEN, "
-            "or pass token="
+            "or pass one (token=, on the command line --token)"
         )
     if card is not None and (license is not None or report is not None):
         raise DiffaugError("a card of your own says licence and scores itself; leave them out beside it")
