@@ -30,8 +30,10 @@ def encoder_and_rows(tiny_bert: Path, sentences: list[str]):  # type: ignore[no-
 
 def test_delta_is_the_mean_distance_of_the_two_views(encoder_and_rows) -> None:  # type: ignore[no-untyped-def]
     encoder, rows = encoder_and_rows
+    encoder.backbone.eval()  # as a stage without dropout has it
     measured = measure_compatibility(encoder, rows)
-    assert encoder.training, "the mode is put back"
+    assert encoder.training, "the modes are put back"
+    assert not encoder.backbone.training, "each part's own"
     encoder.eval()
     with torch.no_grad():
         views = [encoder.represent(replace(rows, views=torch.full((len(rows),), v))) for v in (0, 1)]

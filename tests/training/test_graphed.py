@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from diffaug.config import Recipe, load_recipe
 from diffaug.methods import method_class
 from diffaug.methods.base import Inputs, Method, Stage
 from diffaug.models.backbone import load_backbone
+from diffaug.models.rows import Rows
 from diffaug.training import loop
 from diffaug.training.optim import trainable
 from diffaug.training.passes import GraphedPasses, Passes, passes_for
@@ -68,65 +70,91 @@ def test_parts_of_a_step_add_up(curves: Callable[..., list[float]]) -> None:
     torch.testing.assert_close(fast, plain, rtol=0.1, atol=0.05)
 
 
-@pytest.fixture
-def stage2(make_recipe: Callable[..., Recipe]) -> Callable[..., tuple[Method, Passes]]:
-    """A tiny method ready for stage 2, and how its rows go through the encoder."""
-
-    def build(**changes: Any) -> tuple[Method, Passes]:
-        recipe = make_recipe(**changes)
-        method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone)).to(DEVICE)
-        stage = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
-        learning = trainable(method, stage)
-        method.begin(stage)
-        passes = passes_for(method, stage, Precision("bf16", DEVICE), DEVICE, learning)
-        assert isinstance(passes, GraphedPasses)
-        return method, passes
-
-    return build
+SENTENCES = [f"A dog runs through park {i}." + " It sleeps." * (i % 4) for i in range(400)]
 
 
-def passed(method: Method, passes: Passes, sentences: list[str]) -> torch.Tensor:
-    """The sentences' vectors; their sum's gradient is added to those of the parameters."""
-    ids, _ = method.collator.ids(sentences)
-    rows = method.collator.rows(ids, [i % 2 for i in range(len(ids))])
-    found = passes(passes.prepare(Inputs(rows)).to(DEVICE).rows)
+@pytest.fixture(params=[2, 4], ids=["our attention", "padded attention"])
+def stage2(
+    request: pytest.FixtureRequest, make_recipe: Callable[..., Recipe], tiny_bert: Path, tmp_path: Path
+) -> tuple[Method, GraphedPasses]:
+    """A tiny method in stage 2, with heads that our kernel takes (of 16) or does not, and its recorded passes."""
+    folder = tmp_path / "backbone"
+    shutil.copytree(tiny_bert, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": request.param}))
+    recipe = make_recipe()
+    torch.manual_seed(0)
+    method = method_class(recipe.method).build(recipe, *load_backbone(str(folder))).to(DEVICE)
+    stage = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
+    learning = trainable(method, stage)
+    method.begin(stage)
+    passes = passes_for(method, stage, Precision("bf16", DEVICE), DEVICE, learning)
+    assert isinstance(passes, GraphedPasses)
+    return method, passes
+
+
+def rows_of(method: Method, count: int) -> Rows:
+    """The first sentences, one view and the other in turns."""
+    ids, _ = method.collator.ids(SENTENCES[:count])
+    return method.collator.rows(ids, [i % 2 for i in range(count)])
+
+
+def step(method: Method, passes: Passes, count: int, seed: int | None = 1) -> dict[str, torch.Tensor]:
+    """The vectors of some sentences, and the gradients of their sum, with the dropout of ``seed``."""
+    method.zero_grad(set_to_none=False)
+    if seed is not None:
+        torch.manual_seed(seed)
+    found = passes(passes.prepare(Inputs(rows_of(method, count))).to(DEVICE).rows)
     found.sum().backward()
     passes.backward()
-    return found.detach().clone()
+    return {"vectors": found.detach().clone(), **gradients(method)}
 
 
-def test_recordings_of_other_sizes_do_not_disturb_a_gradient(stage2: Callable[..., tuple[Method, Passes]]) -> None:
-    method, passes = stage2(stage2={"dropout": False}, views={"dropout": 0.0})
-    sentences = [f"A dog runs through park {i}." for i in range(400)]
-
-    def gradients(count: int) -> dict[str, torch.Tensor]:
-        for parameter in method.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        passed(method, passes, sentences[:count])
-        return {name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None}
-
-    # All share one pool of memory: what one leaves behind there must not matter to another, whatever the order.
-    counts = [20, 120, 100, 400]
-    first = {count: gradients(count) for count in counts}
-    for count in [20, 100, 400, 120, 100]:
-        again = gradients(count)
-        for name, gradient in first[count].items():
-            assert float((again[name] - gradient).abs().max()) <= 0.01 * float(gradient.abs().max()), (count, name)
+def gradients(method: Method) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None}
 
 
-class TestDropout:
-    @pytest.fixture
-    def step(self, stage2: Callable[..., tuple[Method, Passes]]) -> Callable[[], torch.Tensor]:
-        """The vectors of one and the same batch, by recorded graphs."""
-        method, passes = stage2()
-        return lambda: passed(method, passes, ["A dog runs through the park.", "It sleeps."])
+def assert_near(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert torch.isfinite(found[name]).all(), name
+        assert float((found[name] - tensor).abs().max()) <= 0.01 * float(tensor.abs().max()), name
 
-    def test_is_another_in_every_step_and_the_same_from_the_same_seed(self, step: Callable[[], torch.Tensor]) -> None:
-        step()  # the recording
+
+def test_dropout_is_another_in_every_step_and_the_same_from_the_same_seed(stage2: tuple[Method, GraphedPasses]) -> None:
+    step(*stage2, 2)  # the recording
+    first, second = step(*stage2, 2), step(*stage2, 2, seed=None)
+    again = step(*stage2, 2)
+    assert not torch.equal(first["vectors"], second["vectors"])
+    assert torch.equal(first["vectors"], again["vectors"])
+
+
+def test_a_recording_computes_what_its_operations_compute_one_by_one(stage2: tuple[Method, GraphedPasses]) -> None:
+    method, passes = stage2
+    halved = passes._graphs._encoder
+    for count in (20, 120, 20, 400, 120):
+        recorded = step(method, passes, count)
+        method.zero_grad(set_to_none=False)
+        packed = method.encoder.pack(rows_of(method, count)).to(DEVICE)
         torch.manual_seed(1)
-        first, second = step(), step()
-        torch.manual_seed(1)
-        again = step()
-        assert not torch.equal(first, second)
-        assert torch.equal(first, again)
+        halved.refresh()
+        vectors = halved(packed)
+        of_sum = torch.zeros_like(vectors)
+        of_sum[:count] = 1  # the rest is filler
+        halved.backward(vectors, of_sum)
+        assert torch.equal(vectors[:count].float(), recorded["vectors"]), count
+        assert_near(recorded, {"vectors": recorded["vectors"], **gradients(method)})
+
+
+def test_a_replay_reads_nothing_that_others_may_overwrite(stage2: tuple[Method, GraphedPasses]) -> None:
+    method, passes = stage2
+    # All recordings share a pool of memory. Whatever is free there belongs to any of them, and here to one that
+    # writes NaN to it.
+    first = {count: step(method, passes, count) for count in (20, 120, 100, 400)}
+    scribble, held = torch.cuda.CUDAGraph(), []
+    with passes._graphs._capture(scribble):
+        for numbers in (128, 1024, 1 << 14, 1 << 18, 1 << 20, 1 << 22):
+            held += [torch.full((numbers,), float("nan"), device=DEVICE) for _ in range(24)]
+    for count in (400, 20, 100, 120):
+        scribble.replay()
+        assert_near(step(method, passes, count), first[count])

@@ -17,6 +17,7 @@ from diffaug.augment.prefix import Prefix
 from diffaug.augment.views import Views
 from diffaug.models.attention import PrefixStates
 from diffaug.models.encoder import Encoder
+from diffaug.models.modes import evaluating
 from diffaug.models.packed import Packed
 from diffaug.models.rows import Rows
 from diffaug.objectives.metrics import divergence
@@ -39,17 +40,13 @@ def measure_compatibility(encoder: Encoder, rows: Rows) -> Compatibility | None:
     """delta and kappa over some sentences, without dropout; None if the model has no learned views to compare."""
     if encoder.config.views is None or encoder.config.views.views < 2:
         return None
-    was_training = encoder.training
-    encoder.eval()
-    try:
+    with evaluating(encoder):
         first, second = (
             encoder.represent(replace(rows, views=torch.full((len(rows),), view, device=rows.input_ids.device)))
             for view in (0, 1)
         )
         delta = float(divergence(first.float(), second.float()))
         return Compatibility(delta, _kappa(encoder, rows) if isinstance(encoder.views, Prefix) else None)
-    finally:
-        encoder.train(was_training)
 
 
 class _NormRecorder(PrefixStates):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from diffaug.augment.views import Views
 from diffaug.models.attention import AttentionShape, PrefixStates
 from diffaug.models.config import PrefixConfig
+from diffaug.models.modes import evaluating
 from diffaug.models.packed import Packed
 from diffaug.models.rows import Rows
 
@@ -82,10 +83,9 @@ class ReparametrisedPrefix(Prefix):
     def fold(self) -> FoldedPrefix:
         """The same prefix as plain keys and values, without the MLP and its dropout."""
         folded = FoldedPrefix(self.config, self.shape)
-        was_training = self.training
-        folded.blocks.data = self.eval().keys_and_values().detach().clone().contiguous()
-        self.train(was_training)
-        return folded.train(was_training)
+        with evaluating(self):
+            folded.blocks.data = self.keys_and_values().detach().clone().contiguous()
+        return folded.train(self.training)
 
 
 class FoldedPrefix(Prefix):

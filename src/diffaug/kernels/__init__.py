@@ -25,8 +25,13 @@ _BYTES = 8
 
 @cache
 def have_triton() -> bool:
-    """Whether the kernels' compiler is there, and for a machine they have been tried on: not AMD's."""
-    return find_spec("triton") is not None and torch.version.hip is None
+    """Whether the kernels' compiler is there, and a GPU that it compiles for: not AMD's, nor one before Ampere."""
+    return (
+        find_spec("triton") is not None
+        and torch.version.hip is None
+        and torch.cuda.is_available()
+        and torch.cuda.get_device_capability() >= (8, 0)
+    )
 
 
 def attention_fits(query: Tensor, longest: int) -> bool:

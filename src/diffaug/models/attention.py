@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from diffaug.errors import DiffaugError
+from diffaug.models.modes import evaluating
 from diffaug.models.packed import PackedStates
 
 NAME = "diffaug_prefix"
@@ -120,17 +121,14 @@ def attention_shape(backbone: PreTrainedModel) -> AttentionShape:
         DiffaugError: the backbone computes attention by itself, so that a prefix would be ignored.
     """
     kind, layers, probe = backbone.config.model_type, backbone.config.num_hidden_layers, _Probe()
-    was_training = backbone.training
     try:
         backbone.set_attn_implementation(NAME)
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(backbone):
             tokens = torch.zeros(1, 2, dtype=torch.long, device=backbone.device)
-            backbone.eval()(input_ids=tokens, attention_mask=torch.ones_like(tokens), prefix=probe)
+            backbone(input_ids=tokens, attention_mask=torch.ones_like(tokens), prefix=probe)
     except (TypeError, ValueError) as error:
         # A model without the interface refuses the name or the keyword, each in its own way.
         raise DiffaugError(_refusal(kind, f"it answers: {error}")) from error
-    finally:
-        backbone.train(was_training)
     if len(probe.seen) < layers:
         raise DiffaugError(_refusal(kind, f"{len(probe.seen)} of its {layers} layers would see it"))
     if len(set(probe.seen)) > 1:

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import first_position
+from diffaug.models.modes import evaluating
 
 Change = Callable[[Tensor], Tensor]
 """(rows, length, hidden size) -> the same shape."""
@@ -133,9 +134,6 @@ class EmbeddingOutput:
 @torch.no_grad()
 def _tiny_forward(backbone: PreTrainedModel, **keywords: Any) -> Any:
     """Four different tokens through the backbone, without dropout, which would leave its mark on the random state."""
-    was_training = backbone.training
     tokens = torch.arange(4, device=backbone.device).unsqueeze(0)
-    try:
-        return backbone.eval()(input_ids=tokens, attention_mask=torch.ones_like(tokens), **keywords)
-    finally:
-        backbone.train(was_training)
+    with evaluating(backbone):
+        return backbone(input_ids=tokens, attention_mask=torch.ones_like(tokens), **keywords)

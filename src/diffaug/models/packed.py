@@ -201,7 +201,11 @@ class PackedStates:
             if prefix is None:
                 return padded(states)
             views = torch.zeros_like(packed.starts) if packed.views is None else packed.views
-            return torch.cat([prefix[kind].index_select(0, views), padded(states)], dim=2)
+            # Chosen by a product: its gradient is summed in 32 bits and in one order. That of an index is summed in
+            # 16 on a GPU, in an order that is another every time.
+            chosen = (views[:, None] == torch.arange(prefix.shape[1], device=at.device)).to(states.dtype)
+            before = (chosen @ prefix[kind].flatten(1)).unflatten(1, prefix.shape[2:])
+            return torch.cat([before, padded(states)], dim=2)
 
         exists = torch.arange(packed.longest, device=at.device) < packed.lengths[:, None] + packed.before
         found = F.scaled_dot_product_attention(

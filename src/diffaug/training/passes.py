@@ -16,6 +16,7 @@ from diffaug.errors import DiffaugError
 from diffaug.kernels.dropout import QuickDropout
 from diffaug.methods.base import Inputs, Method, Represent, Stage
 from diffaug.models.attention import attention_shape
+from diffaug.models.modes import evaluating
 from diffaug.models.rows import Rows
 from diffaug.training.bylength import by_length
 from diffaug.training.cached import GradientCache
@@ -127,7 +128,7 @@ def on_cpu(represent: Represent) -> Represent:
 @torch.no_grad()
 def can_pack(method: Method) -> bool:
     """Whether rows end to end give this encoder's vectors: tried, not looked up in a list of names."""
-    encoder, was_training = method.encoder, method.training
+    encoder = method.encoder
     if encoder.views is not None and not encoder.views.packs:
         return False
     device = next(method.parameters()).device
@@ -138,11 +139,9 @@ def can_pack(method: Method) -> bool:
         long = torch.randint(5, 9, (longest,), generator=torch.Generator().manual_seed(0))
         ids = [[5] * 3, [6, 7] * 4, [8], long.tolist()]
         rows = method.collator.rows(ids)  # of no view: a cut would be another each time
-        method.eval()
-        padded = method.represent(rows.to(device))
-        packed = method.represent(encoder.pack(rows).to(device))[: len(ids)]  # type: ignore[arg-type]
+        with evaluating(method):
+            padded = method.represent(rows.to(device))
+            packed = method.represent(encoder.pack(rows).to(device))[: len(ids)]  # type: ignore[arg-type]
     except (DiffaugError, TypeError, ValueError, RuntimeError):
         return False
-    finally:
-        method.train(was_training)
     return bool((padded - packed).norm(dim=1).max() <= _TOLERANCE * padded.norm(dim=1).max())

@@ -15,6 +15,7 @@ from diffaug.data.records import ScoredPairs
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Method
+from diffaug.models.modes import evaluating
 from diffaug.objectives.metrics import alignment, anisotropy, uniformity
 from diffaug.runner import Vectors
 from diffaug.training.precision import Precision
@@ -120,16 +121,12 @@ class Scorer:
         Raises:
             DiffaugError: they have.
         """
-        was_training = self._method.training
-        self._method.eval()
-        try:
+        with evaluating(self._method):
             values = self._geometry(alarm and selects)
             if self._dev is None or not selects:
                 return Scores(-values.get("alignment", 0.0) - values.get("uniformity", 0.0), values)
             values["dev"] = _correlation(self._dev_sentences.vectors(), self._dev)
             return Scores(values["dev"], values)
-        finally:
-            self._method.train(was_training)
 
     def _geometry(self, alarm: bool) -> dict[str, float]:
         """Alignment and uniformity on the probe pairs; nothing without such pairs."""
