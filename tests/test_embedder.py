@@ -389,7 +389,7 @@ def test_unknown_public_name() -> None:
 def test_hub_name(tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def fetch(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def fetch(name: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool) -> str:
         asked.append((name, revision))
         assert not any(Path("pytorch_model.bin").match(pattern) for pattern in allow_patterns)
         for needed in ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "merges.txt", "spiece.model"):

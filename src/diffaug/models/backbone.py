@@ -25,6 +25,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from diffaug.errors import DiffaugError
+from diffaug.models.fetch import BACKBONE_FILES, find_folder
 
 
 def load_backbone(
@@ -45,24 +46,30 @@ def load_masked_lm(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
 
 
 def _load(
-    model_class: type[AutoModel] | type[AutoModelForMaskedLM], source: str, **where: Any
+    model_class: type[AutoModel] | type[AutoModelForMaskedLM],
+    source: str,
+    *,
+    trust_remote_code: bool,
+    revision: str | None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    # Found first: asked for a name, transformers tries the hub for half a minute, file by file, where there is none.
+    folder = str(find_folder(source, revision, BACKBONE_FILES))
     with quiet(), _explained(source):
-        config = AutoConfig.from_pretrained(source, **where)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         if config.is_encoder_decoder or getattr(config, "is_decoder", False):
             raise DiffaugError(f"{source} is a '{config.model_type}' model with a decoder; an encoder is needed")
         model, report = model_class.from_pretrained(
-            source,
+            folder,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported, and refused below by name
+            trust_remote_code=trust_remote_code,
             **(_without_pooler(config) if model_class is AutoModel else {}),
-            **where,
         )
-        tokenizer = AutoTokenizer.from_pretrained(source, **where)
-    _check_vocabulary(tokenizer, source)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    _check_vocabulary(tokenizer, Path(folder), source)
     # A checkpoint of another task brings keys of its head, which are rightly left out; nothing may be missing.
     complain(source, missing=report["missing_keys"], mismatched=report["mismatched_keys"])
     return model, tokenizer
@@ -91,7 +98,7 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
         raise DiffaugError(f"{folder} has no tokenizer_config.json; copy or save the model again")
     with quiet(), _explained(folder):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    _check_vocabulary(tokenizer, folder)
+    _check_vocabulary(tokenizer, Path(folder), folder)
     return tokenizer
 
 
@@ -122,10 +129,10 @@ def _without_pooler(config: PreTrainedConfig) -> dict[str, bool]:
     return {"add_pooling_layer": False} if takes else {}
 
 
-def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, folder: Path, source: str) -> None:
     """Without its vocabulary file a tokenizer loads all the same, and knows five words."""
     names = sorted(set(tokenizer.vocab_files_names.values()))
-    if Path(source).is_dir() and names and not any((Path(source) / name).is_file() for name in names):
+    if names and not any((folder / name).is_file() for name in names):
         raise DiffaugError(f"{source} has no vocabulary for its tokenizer ({' or '.join(names)}); fetch it again")
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from diffaug.errors import DiffaugError
 
-# Pickles stay behind. An export to ONNX lies at the top; variants in folders below would be fetched for nothing.
-FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.py", "model.onnx*")
+# What a model of transformers is made of. Pickles stay behind.
+BACKBONE_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.py")
+# An export to ONNX lies at the top; variants in folders below would be fetched for nothing.
+FILES = (*BACKBONE_FILES, "model.onnx*")
 
 
 def find_folder(source: str, revision: str | None = None, files: Sequence[str] = FILES) -> Path:
@@ -20,7 +22,7 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
         files: what is fetched, as patterns of names.
 
     Raises:
-        DiffaugError: there is neither.
+        DiffaugError: there is neither; the message says where it was looked for.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -28,13 +30,61 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
     if path.exists():
         raise DiffaugError(f"{source} is a file; a model is a folder")
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
-        raise DiffaugError(f"there is no folder {source}")
-    from huggingface_hub import snapshot_download
+        seen = "" if path.is_absolute() and str(path) == source else f" (looked for {path.absolute()})"
+        raise DiffaugError(f"there is no folder {source}{seen}; give the path of a model, or its name on the hub")
+    try:
+        return _fetch(source, revision, list(files))
+    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
+        raise DiffaugError(
+            f"{source} is neither a folder here nor a model that could be fetched from the hub: "
+            f"{_reason(error, revision)}"
+        ) from error
+
+
+def _fetch(name: str, revision: str | None, files: list[str]) -> Path:
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import RevisionNotFoundError
 
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=list(files)))
-    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
-        reason = " ".join(str(error).split())[:300]
-        raise DiffaugError(
-            f"{source} is neither a folder here nor a model that could be fetched from the hub: {reason}"
-        ) from error
+        # Asked once and with a time limit, before anything that tries again and again or waits for ever.
+        HfApi().model_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except RevisionNotFoundError:
+        raise
+    except Exception as error:
+        try:
+            return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_files_only=True))
+        except Exception:
+            raise error from None  # why the hub gave nothing, not that its cache is empty as well
+    return Path(snapshot_download(name, revision=revision, allow_patterns=files))
+
+
+def _reason(error: Exception, revision: str | None) -> str:
+    """What was wrong, and what to do."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    text = " ".join(str(error).split())[:160]
+    cache = f"its cache ({constants.HF_HUB_CACHE}) does not hold the model"
+    if isinstance(error, HFValidationError):
+        return "there is no such folder, and names on the hub are of the form owner/name; check the spelling"
+    if isinstance(error, OfflineModeIsEnabled):
+        return f"HF_HUB_OFFLINE forbids to ask the hub, and {cache}; check the spelling, or unset HF_HUB_OFFLINE"
+    if isinstance(error, GatedRepoError):
+        return "the hub gives it only to those who accepted its terms; accept them there, then 'hf auth login'"
+    if isinstance(error, RepositoryNotFoundError):
+        return "the hub has no such model, or shows it to others only; check the spelling, or 'hf auth login'"
+    if isinstance(error, RevisionNotFoundError):
+        return f"the hub has the model, but no revision {revision!r} of it"
+    if isinstance(error, HfHubHTTPError):
+        return f"the hub refused ({text})"
+    return (
+        f"the hub at {constants.ENDPOINT} could not be reached or broke off ({text}), and {cache}; check the spelling "
+        "and the connection, or give the path of a folder"
+    )
