@@ -1,16 +1,23 @@
-"""What a run tells: a line of JSON for everything measured, a bar and a line an evaluation for people."""
+"""What a run tells: a line of JSON for everything measured; for people a line an evaluation, and a bar or its like."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+# Seconds between lines that say in a log what the bar says on a terminal.
+_LINE_EVERY = 60.0
+
+Show = Callable[[int, float], None]
+"""Shows how many steps of a stage are done, and the loss of the last."""
 
 
 class Tracker:
@@ -62,14 +69,32 @@ class Tracker:
         self.console.print(text, markup=False, soft_wrap=True)
 
     @contextmanager
-    def bar(self, title: str, total: int, done: int) -> Iterator[Any]:
-        """A progress bar on a terminal; yields a function that shows the step and the loss."""
+    def bar(self, title: str, total: int, done: int) -> Iterator[Show]:
+        """Yield a function that shows step, loss and time left: in a bar on a terminal, in a log once a minute.
+
+        Args:
+            title: what takes these steps.
+            total: how many there are.
+            done: how many of them an earlier process has taken.
+        """
+        if not self.console.is_terminal:
+            yield self._lines(title, total, done)
+            return
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as progress:
+        with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(title, total=total, completed=done)
+            yield lambda step, loss: progress.update(task, completed=step, description=f"{title}  loss {loss:.4f}")
 
-            def update(step: int, loss: float | None = None) -> None:
-                text = title if loss is None else f"{title}  loss {loss:.4f}"
-                progress.update(task, completed=step, description=text)
+    def _lines(self, title: str, total: int, done: int) -> Show:
+        start = said = time.monotonic()
 
-            yield update
+        def show(step: int, loss: float) -> None:
+            nonlocal said
+            now = time.monotonic()
+            if now - said < _LINE_EVERY or step == total:  # an evaluation, which has its own line, follows the last
+                return
+            said = now
+            left = timedelta(seconds=round((now - start) / (step - done) * (total - step)))
+            self.say(f"{title}  step {step:>5} of {total}  loss {loss:.4f}  {left} left of the stage")
+
+        return show
