@@ -22,6 +22,8 @@ from diffaug.training.precision import Precision
 
 # Vectors of unrelated sentences whose mean cosine is above this carry no information any more.
 _COLLAPSED = 0.999
+# Of fewer, a high cosine may be their own: data of a few sentences that all say nearly the same.
+_ENOUGH_TO_JUDGE = 8
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,13 @@ class Scorer:
             self._dev_sentences = _Sentences(embedder, [*dev.first, *dev.second], precision)
         if positives:
             self._positives = _Sentences(embedder, [*first, *second], precision)
-            self._probe = embedder.collator.rows(embedder.collator.ids(first)[0]).to(embedder.device)
+            ids = embedder.collator.ids(first)[0]
+            self._probe = embedder.collator.rows(ids).to(embedder.device)
+            # A sentence that comes again, as premises do, is no unrelated one. Equal is what the model reads as equal.
+            place: dict[tuple[int, ...], int] = {}
+            for number, row in enumerate(ids):
+                place.setdefault(tuple(row), number)
+            self._distinct = list(place.values())
 
     def compatibility(self) -> Compatibility | None:
         """delta and kappa, on the probe sentences; None for a model without learned views."""
@@ -116,7 +124,7 @@ class Scorer:
         Args:
             selects: whether the score chooses a checkpoint. Where it does not (stage 1 of two), the dev set is left
                 out, and vectors that point the same way are no alarm: stage 2 will spread them.
-            alarm: raise if the vectors of all sentences have become alike.
+            alarm: raise if the vectors of different sentences have become alike, unless there are too few to tell.
 
         Raises:
             DiffaugError: they have.
@@ -129,13 +137,17 @@ class Scorer:
             return Scores(values["dev"], values)
 
     def _geometry(self, alarm: bool) -> dict[str, float]:
-        """Alignment and uniformity on the probe pairs; nothing without such pairs."""
+        """Alignment of the probe pairs, uniformity of the distinct sentences on their first side; what there is."""
         if not self._pairs:
             return {}
         first, second = torch.from_numpy(self._positives.vectors()).split(self._pairs)
-        if alarm and float(anisotropy(first)) > _COLLAPSED:
+        distinct = first[self._distinct]
+        if alarm and len(distinct) >= _ENOUGH_TO_JUDGE and float(anisotropy(distinct)) > _COLLAPSED:
             raise DiffaugError(
                 "the embeddings have collapsed: unrelated sentences have a mean cosine above "
                 f"{_COLLAPSED}; lower the learning rate, or use more varied data"
             )
-        return {"alignment": float(alignment(first, second)), "uniformity": float(uniformity(first))}
+        values = {"alignment": float(alignment(first, second))}
+        if len(distinct) > 1:
+            values["uniformity"] = float(uniformity(distinct))
+        return values
