@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from diffaug.cli import app
-from diffaug.config import recipe_names
+from diffaug.config import load_recipe, recipe_names
 from diffaug.errors import DiffaugError
+from diffaug.training.preflight import check_start
 from diffaug.training.run import TrainResult
 
 runner = CliRunner()
@@ -58,6 +61,41 @@ def test_a_mistake_in_a_setting_costs_no_time(tmp_path: Path) -> None:
     with pytest.raises(DiffaugError, match="did you mean 'learning_rate'"):
         runner.invoke(app, arguments, catch_exceptions=False)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (None, "holds something already"),
+        ("stage2.learning_rte=1", "did you mean 'learning_rate'"),
+        ("loop.trackers=[nothing]", "there is no tracker 'nothing'"),
+        ("data.nli=nothing.csv", "there is no file nothing.csv"),
+        ("data.dev=nothing.tsv", "there is no file nothing.tsv"),
+    ],
+)
+def test_mistakes_are_told_before_torch_is_loaded(change: str | None, message: str, tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    out = tmp_path if change is None else tmp_path / "run"
+    changes = [] if change is None else ["--set", change]
+    # In a process of its own: in this one, other tests have loaded it long ago.
+    script = (
+        "import sys\nfrom diffaug.cli import main\n"
+        "try:\n    main()\nfinally:\n    print('torch' in sys.modules, 'transformers' in sys.modules)\n"
+    )
+    arguments = ["train", "-r", "quickstart", "-o", str(out), *changes]
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120)
+    assert message in done.stderr
+    assert done.returncode == 2
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_file_that_the_recipe_does_not_read_need_not_exist(tmp_path: Path) -> None:
+    changes = ["data.unlabelled=nothing.txt"]
+    check_start(load_recipe("quickstart", changes), tmp_path / "run", resume=False)
+    with pytest.raises(DiffaugError, match=r"there is no file nothing\.txt"):
+        check_start(
+            load_recipe("quickstart", [*changes, "stage2.objective=unlabelled"]), tmp_path / "run", resume=False
+        )
 
 
 def test_recipes_are_listed_shown_and_copied(tmp_path: Path) -> None:

@@ -99,6 +99,21 @@ def test_a_file_that_has_changed_is_read_again(
     assert before != after
 
 
+def test_a_backbone_is_scored_once_for_each_of_the_data(
+    make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[int] = []
+    spearman = kept_module.spearman
+    monkeypatch.setattr(kept_module, "spearman", lambda *given: scored.append(1) or spearman(*given))
+    kept = Kept()
+    before = [train(make_recipe(), tmp_path / name, quiet=True, kept=kept).before for name in ("first", "again")]
+    assert before[0] == before[1] != {}
+    assert len(scored) == 2, "dev and test, in the first run"
+    train(make_recipe(data={"test": None}), tmp_path / "other", quiet=True, kept=kept)
+    assert len(scored) == 3
+    assert train(make_recipe(), tmp_path / "alone", quiet=True).before == before[0]
+
+
 @pytest.mark.parametrize(
     "change",
     [{"max_length": 4}, {"template": None}, {"final_stop": False}],

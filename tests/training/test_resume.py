@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from diffaug.config import Recipe
@@ -192,6 +193,39 @@ def test_resume_with_other_settings_or_twice_is_refused(
         train(recipe, tmp_path / "other" / "thesis.tex", quiet=True)
     with pytest.raises(DiffaugError, match="cannot be written"):
         train(recipe, tmp_path / "other" / "thesis.tex" / "run", quiet=True)
+
+
+def unfinished(recipe: Recipe, folder: Path, **left_out: list[str]) -> None:
+    """A run's folder with this recipe, as another version has written it: without some settings of some groups."""
+    values = recipe.to_dict()
+    for group, keys in left_out.items():
+        values[group] = {key: value for key, value in values[group].items() if key not in keys}
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(values), "utf-8")
+
+
+def test_a_run_that_is_older_than_a_setting_goes_on(recipe: Recipe, reference: Path, tmp_path: Path) -> None:
+    """What is left out means its default, as it would in a recipe of today."""
+    folder = tmp_path / "older"
+    unfinished(recipe, folder, loop=["fast", "clip"], views=["scale"])
+    train(recipe, folder, resume=True, quiet=True)
+    assert_same_result(folder, reference)
+    assert yaml.safe_load((folder / "recipe.yaml").read_text("utf-8")) == recipe.to_dict()
+
+
+def test_a_left_out_setting_is_not_any_value(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    unfinished(make_recipe(), tmp_path / "run", loop=["clip"])
+    with pytest.raises(DiffaugError, match=r"loop\.clip was 1\.0, is 0\.5"):
+        train(make_recipe(loop={"clip": 0.5}), tmp_path / "run", resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("text", ["name: [", "name: a\nmethod: diffaug\nforgotten: 1\n", "just words"])
+def test_a_recipe_that_is_none_any_more_is_a_clear_error(
+    text: str, make_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(text, "utf-8")
+    with pytest.raises(DiffaugError, match=r"cannot go on, since its recipe is none any more \(.*recipe\.yaml"):
+        train(make_recipe(), tmp_path, resume=True, quiet=True)
 
 
 def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path) -> None:

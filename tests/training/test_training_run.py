@@ -151,6 +151,55 @@ def test_missing_data_is_named(make_recipe: Callable[..., Recipe], tmp_path: Pat
     assert not (tmp_path / "a").exists(), "a run that never began can be started again in the same folder"
 
 
+@pytest.mark.parametrize("test_file", [True, False])
+def test_dev_is_also_scored_before_training(
+    test_file: bool, make_recipe: Callable[..., Recipe], tiny_bert: Path, tmp_path: Path
+) -> None:
+    recipe = make_recipe("sup", **({} if test_file else {"data": {"test": None}}))
+    result = train(recipe, tmp_path / "run", quiet=True)
+    from diffaug.data.readers import read_scored_pairs
+    from diffaug.training.scoring import spearman
+
+    # What whoever trains nothing has: mean pooling, and neither template nor prefix.
+    plain = spearman(Embedder.from_pretrained(tiny_bert), read_scored_pairs(recipe.data.dev))  # type: ignore[arg-type]
+    expected = {"dev": plain, "test": plain} if test_file else {"dev": plain}
+    assert result.before == pytest.approx(expected)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["before"] == pytest.approx(expected)
+
+
+def test_where_nothing_learns_there_is_no_before(tiny_bert: Path, data_files: dict[str, str], tmp_path: Path) -> None:
+    changes = [f"model.backbone={tiny_bert}", f"data.dev={data_files['dev']}", f"data.test={data_files['dev']}"]
+    result = train(load_recipe("untrained-cls", changes), tmp_path / "run", quiet=True)
+    assert set(result.scores) >= {"dev", "test"}
+    assert result.before == {}, "of the same model with another pooling, it would be no score before training"
+
+
+@pytest.mark.parametrize(
+    ("setting", "source", "count"), [("semi", "unlabelled", 1), ("sup", "nli", 1), ("semi-aux", "unlabelled", 1)]
+)
+def test_too_few_examples_for_stage_2_are_noticed_before_stage_1(
+    setting: str,
+    source: str,
+    count: int,
+    make_recipe: Callable[..., Recipe],
+    data_files: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    original = Path(data_files[source])
+    few = tmp_path / original.name
+    header = 1 if source == "nli" else 0
+    few.write_text("\n".join(original.read_text("utf-8").splitlines()[: header + count]) + "\n", "utf-8")
+    with pytest.raises(DiffaugError, match=rf"stage 2 cannot run with .*data\.{source}: {count} examples? cannot fill"):
+        train(make_recipe(setting, data={source: str(few)}), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists(), "the run has begun"
+
+
+def test_a_batch_larger_than_the_data_holds_all_of_it(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    train(make_recipe("sup", stage2={"batch_size": 1000, "steps": 2}), tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["negatives_per_anchor"] for line in lines if "negatives_per_anchor" in line] == [79]
+
+
 def test_few_labels_are_drawn(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     for labels, pairs in ((0.5, 40), (10, 20)):
         from diffaug.data.corpus import Corpus

@@ -33,13 +33,17 @@ def train(
 ) -> None:
     """Train a model: stage 1, stage 2, the best checkpoint in OUT/best."""
     settings = load_recipe(recipe, changes or [])
+    # Processes do not know of each other yet; those that launchers start know their number.
+    if os.environ.get("RANK", "0") == "0":
+        from diffaug.training.preflight import check_start
+
+        check_start(settings, out, resume)  # before the imports below, which take seconds
+        if not quiet:
+            _show_notes()
     from diffaug.training.distributed import is_first
     from diffaug.training.loop import TrainingInterrupted
     from diffaug.training.run import train as run
 
-    # Processes do not know of each other yet; those that launchers start know their number.
-    if not quiet and os.environ.get("RANK", "0") == "0":
-        _show_notes()
     try:
         result = run(settings, out, resume=resume, quiet=quiet)
     except TrainingInterrupted as interrupted:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from diffaug.config import Recipe
 from diffaug.data.kept import KeptData
+from diffaug.data.records import ScoredPairs
+from diffaug.embedder import Embedder
 from diffaug.methods.base import Method, Stage
 from diffaug.models.backbone import load_backbone
 from diffaug.training.beginnings import Beginning, first_stage_key
+from diffaug.training.scoring import spearman
 
 
 class Kept:
-    """Backbones that were loaded, files that were read, sentences that were tokenised.
+    """Backbones that were loaded and scored, files that were read, sentences that were tokenised.
 
     Pass one to each of several calls of `train` in a row. It gives every run what the run would have loaded itself, so
     that results are the same to the last bit; files that have changed since are read again. All of it stays in memory
@@ -42,6 +46,26 @@ class Kept:
         """
         model, tokenizer = self.data.once(("backbone", _files(source)), lambda: load_backbone(source))
         return copy.deepcopy(model), tokenizer
+
+    def untrained_scores(
+        self, source: str, scored: Mapping[str, ScoredPairs], device: torch.device
+    ) -> dict[str, float]:
+        """The scores that whoever trains nothing has: of the backbone as `Embedder.from_pretrained` loads it.
+
+        Not of the model before its first step, whose prefixes and heads are random: any training would seem to help.
+
+        Args:
+            source: the backbone's folder or hub name.
+            scored: pairs by the name of their score.
+            device: where to compute.
+        """
+        data = tuple((name, tuple(pairs)) for name, pairs in scored.items())
+
+        def score() -> dict[str, float]:
+            plain = Embedder.from_pretrained(source, device=device)
+            return {name: spearman(plain, pairs) for name, pairs in scored.items()}
+
+        return dict(self.data.once(("untrained", _files(source), data), score))
 
     def beginning(self, recipe: Recipe, method: Method, stages: Sequence[Stage], source: str) -> Beginning | None:
         """Where the end of a run's first stage is, or will be, for all runs that begin the same.

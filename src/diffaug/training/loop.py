@@ -141,13 +141,9 @@ class Loop:
         # Zeros that the stage before has left are not the same as no gradient: weight decay goes by the difference.
         self._method.zero_grad()
         optimizer = build_optimizer(self._method, stage)
-        rank, world = accelerator.process_index, accelerator.num_processes
-        streams = {
-            name: Stream(examples, size, self._recipe.seed + number, rank, world)
-            for number, (name, (examples, size)) in enumerate(stage.streams.items())
-        }
+        streams = stage_streams(self._recipe, stage, accelerator)
         if checkpoint is None:
-            torch.manual_seed(self._recipe.seed * 100 + stage.number * 10 + rank)
+            torch.manual_seed(self._recipe.seed * 100 + stage.number * 10 + accelerator.process_index)
         else:
             checkpoint.restore_optimizer(optimizer, names)
             self._precision.restore(progress.scaler)
@@ -301,6 +297,24 @@ class Loop:
         if negatives is not None and self.progress.step == 0:
             self._tracker.log(stage.number, self.progress.step, {"negatives_per_anchor": negatives})
         self._tracker.say("; ".join(parts))
+
+
+def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dict[str, Stream]:
+    """The data of a stage in the order of the recipe's seed, this process's share of it.
+
+    Raises:
+        DiffaugError: too few examples for a batch.
+    """
+    rank, world = accelerator.process_index, accelerator.num_processes
+    streams = {}
+    for number, (name, (examples, size)) in enumerate(stage.streams.items()):
+        try:
+            streams[name] = Stream(examples, size, recipe.seed + number, rank, world)
+        except DiffaugError as error:
+            unlabelled = name != "pairs" and recipe.stage2 is not None and recipe.stage2.objective == "unlabelled"
+            source = "data.unlabelled" if unlabelled else "data.nli"
+            raise DiffaugError(f"stage {stage.number} cannot run with what is left of {source}: {error}") from error
+    return streams
 
 
 def _line(stage: Stage, step: int, values: dict[str, float], better: bool) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from accelerate import Accelerator
 from torch import Tensor
 
@@ -25,7 +24,6 @@ from diffaug.data.corpus import Corpus
 from diffaug.data.formats import Source
 from diffaug.data.given import Given
 from diffaug.embedder import EMBEDDED_MODEL, Embedder
-from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 from diffaug.integrations.card import CARD, model_card
 from diffaug.methods import method_class
@@ -35,8 +33,9 @@ from diffaug.models.saved import save_model
 from diffaug.runner import default_device
 from diffaug.training.checkpoint import Checkpoint, checkpoints
 from diffaug.training.kept import Kept
-from diffaug.training.loop import Loop
+from diffaug.training.loop import Loop, stage_streams
 from diffaug.training.precision import Precision
+from diffaug.training.preflight import check_folder, sweep
 from diffaug.training.scoring import Scorer, spearman
 from diffaug.training.signals import stop_on_signals
 from diffaug.training.trackers import check_trackers, tracked
@@ -53,7 +52,8 @@ class TrainResult:
     Attributes:
         model: the folder of the best model.
         scores: its scores: dev and test where there are such data, alignment and uniformity.
-        before: scores of the backbone before training, with mean pooling.
+        before: dev and test scores of the backbone before training, with mean pooling unless its own folder says
+            otherwise; empty where nothing was trained.
         stage1_end: how stage 1 ended.
         seconds: how long this process took.
     """
@@ -111,7 +111,8 @@ def train(
     )
     precision = Precision(recipe.loop.precision, accelerator.device)
     if accelerator.is_main_process:
-        _check_folder(folder, recipe, resume)
+        check_folder(folder, recipe, resume)
+        sweep(folder)
     tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
 
     source = str(EMBEDDED_MODEL) if recipe.model.backbone == "embedded" else recipe.model.backbone
@@ -121,6 +122,8 @@ def train(
     method.to(accelerator.device)
     corpus = Corpus(recipe.data, method.collator, given, None if kept is None else kept.data)
     stages = method.stages(corpus)
+    for stage in stages:  # now: too few examples for stage 2 must not be noticed after stage 1
+        stage_streams(recipe, stage, accelerator)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
     dev_pairs, test_pairs = corpus.dev(), corpus.test()
     scorer = Scorer(method, embedder, dev_pairs, corpus.positives(_PROBE_PAIRS), precision)
@@ -152,9 +155,9 @@ def train(
         scores["dev"] = spearman(best, dev_pairs)  # in 32 bits, as whoever loads the model will find it
     if test_pairs is not None:
         scores["test"] = spearman(best, test_pairs)
-        plain = Embedder.from_pretrained(source, device=accelerator.device)
-        scored = {"dev": dev_pairs, "test": test_pairs}
-        before = {name: spearman(plain, pairs) for name, pairs in scored.items() if pairs is not None}
+    scored = {name: pairs for name, pairs in (("dev", dev_pairs), ("test", test_pairs)) if pairs is not None}
+    if stages and scored:  # where nothing learns there is no before and after
+        before = (kept or Kept()).untrained_scores(source, scored, accelerator.device)
     result = TrainResult(folder / "best", scores, before, loop.progress.stage1_end, time.monotonic() - start)
     if accelerator.is_main_process:
         if scores != best.provenance.scores:
@@ -179,37 +182,6 @@ def _with_data(recipe: Recipe, sources: Mapping[str, Source | None]) -> tuple[Re
             given[name] = source if isinstance(source, Given) else Given.take(f"the data passed as {name}", source)
             named[name] = str(given[name])
     return replace(recipe, data=replace(recipe.data, **named)), given  # type: ignore[arg-type]
-
-
-def _check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """See that the folder is free, or belongs to the run that is to go on; sweep up what a cut-off write left."""
-    kept = folder / "recipe.yaml"
-    if folder.exists() and not folder.is_dir():
-        raise DiffaugError(f"{folder} is a file; a run needs a folder")
-    occupied = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
-    if occupied and not resume:
-        raise DiffaugError(f"{folder} holds something already; choose another folder, or go on with --resume")
-    if occupied and not kept.is_file():
-        raise DiffaugError(f"{folder} is not a run's folder: it has no recipe.yaml")
-    if occupied:
-        if (folder / "summary.json").exists():
-            raise DiffaugError(f"the run in {folder} is finished; its model is {folder / 'best'}")
-        changed = _differences(yaml.safe_load(kept.read_text("utf-8")), recipe.to_dict())
-        if changed:
-            raise DiffaugError(
-                f"the run in {folder} has another recipe ({'; '.join(changed[:3])}); resume with the same settings, "
-                "or start in another folder"
-            )
-    for leftover in (*folder.glob(".*"), *(folder / "checkpoints").glob(".*")):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-
-
-def _differences(before: Any, now: Any, where: str = "") -> list[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = list(dict.fromkeys([*before, *now]))
-        inner = (_differences(before.get(k), now.get(k), f"{where}.{k}" if where else str(k)) for k in keys)
-        return [difference for found in inner for difference in found]
-    return [] if before == now else [f"{where} was {before!r}, is {now!r}"]
 
 
 def _write_summary(folder: Path, result: TrainResult, best: dict[str, Any] | None) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-from accelerate import Accelerator
+from typing import TYPE_CHECKING, Any
 
 from diffaug.config import Recipe
 from diffaug.errors import DiffaugError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """Each is the name of its package, and of the extra that brings it."""

@@ -1,0 +1,86 @@
+"""What can be told before anything heavy is loaded: whether a run may start in its folder, and has what it names.
+
+Nothing here imports torch, which takes seconds, so that a mistake is answered at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict
+from diffaug.data.formats import HUB_PREFIX, open_table
+from diffaug.data.given import PASSED
+from diffaug.errors import DiffaugError
+from diffaug.training.trackers import check_trackers
+
+
+def check_start(recipe: Recipe, folder: Path, resume: bool) -> None:
+    """See that the folder is the run's to use, that trackers are installed, and that files of data are there.
+
+    Raises:
+        DiffaugError: one of them is not so.
+    """
+    check_folder(folder, recipe, resume)
+    check_trackers(recipe.loop.trackers)
+    _check_files(recipe.data, ["nli", "dev", "test", *(["unlabelled"] if _reads_unlabelled(recipe) else [])])
+
+
+def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """See that the folder is free, or belongs to the run that is to go on.
+
+    Raises:
+        DiffaugError: it holds something else, a finished run, or one with other settings.
+    """
+    kept = folder / "recipe.yaml"
+    if folder.exists() and not folder.is_dir():
+        raise DiffaugError(f"{folder} is a file; a run needs a folder")
+    if not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir()):
+        return
+    if not resume:
+        raise DiffaugError(f"{folder} holds something already; choose another folder, or go on with --resume")
+    if not kept.is_file():
+        raise DiffaugError(f"{folder} is not a run's folder: it has no recipe.yaml")
+    if (folder / "summary.json").exists():
+        raise DiffaugError(f"the run in {folder} is finished; its model is {folder / 'best'}")
+    try:
+        # What the settings mean, not how they are written: a run that was started before a setting existed goes on
+        # with what leaving it out means today.
+        before = recipe_from_dict(read_settings(kept), source=str(kept)).to_dict()
+    except DiffaugError as error:
+        raise DiffaugError(
+            f"the run in {folder} cannot go on, since its recipe is none any more ({error}); start in another folder"
+        ) from error
+    if changed := _differences(before, recipe.to_dict()):
+        raise DiffaugError(
+            f"the run in {folder} has another recipe ({'; '.join(changed[:3])}); resume with the same settings, "
+            "or start in another folder"
+        )
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writes that were cut off have left in a run's folder."""
+    for leftover in (*folder.glob(".*"), *(folder / "checkpoints").glob(".*")):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def _differences(before: Any, now: Any, where: str = "") -> list[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = list(dict.fromkeys([*before, *now]))
+        inner = (_differences(before.get(k), now.get(k), f"{where}.{k}" if where else str(k)) for k in keys)
+        return [difference for found in inner for difference in found]
+    return [] if before == now else [f"{where} was {before!r}, is {now!r}"]
+
+
+def _reads_unlabelled(recipe: Recipe) -> bool:
+    return recipe.stage2 is not None and recipe.stage2.objective == "unlabelled"
+
+
+def _check_files(data: DataSettings, names: list[str]) -> None:
+    """Open the files of these settings; what is in them is checked when they are read."""
+    for name in names:
+        source: str | None = getattr(data, name)
+        if source is not None and not source.startswith((HUB_PREFIX, PASSED)):
+            with open_table(source, lambda problem: None):
+                pass
