@@ -88,6 +88,18 @@ def test_files_of_the_same_name_and_bad_targets(tiny_bert: Path, triplets: Path,
         run("eval", "-m", tmp_path / "no model", "--json", tmp_path)
 
 
+def test_columns_of_a_table_have_any_names(tiny_bert: Path, tmp_path: Path) -> None:
+    pairs, out = tmp_path / "rated.csv", tmp_path / "out.json"
+    pairs.write_text("id,left,right,rating\n1,a dog,a dog runs,5\n2,rain,a cat,0\n3,rain,rain falls,4\n")
+    arguments = ("eval", "-m", tiny_bert, "--pairs", pairs, "--device", "cpu", "--resamples", 0, "--json", out)
+    with pytest.raises(DiffaugError, match="--column ROLE=NAME"):
+        run(*arguments)
+    run(*arguments, "--column", "sentence1=left", "-c", "sentence2=right", "-c", "score=rating")
+    assert json.loads(out.read_text())["tasks"]["rated"]["rows"] == 3
+    with pytest.raises(DiffaugError, match="is not of the form ROLE=NAME"):
+        run(*arguments, "-c", "rating")
+
+
 def test_data_commands(tmp_path: Path) -> None:
     data = typer.Typer()
     sources.register(data)

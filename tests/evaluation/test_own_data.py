@@ -100,6 +100,9 @@ def test_the_forms_of_retrieval_data(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text('query,document\nwhat?,T one\n"what?",three\nwho?,two\n')
     table = read_retrieval(tmp_path / "pairs.csv")
     assert table == RetrievalData(["what?", "who?"], ["T one", "three", "two"], [[0, 1], [2]])
+    (tmp_path / "named.csv").write_text("asked,body,text\nwhat?,T one,1\nwho?,two,2\n")
+    named = read_retrieval(tmp_path / "named.csv", {"query": "asked", "Document": "body"})
+    assert named == RetrievalData(["what?", "who?"], ["T one", "two"], [[0], [1]])
     rows = [{"question": "what?", "answer": "T one"}, {"question": "what?", "answer": "three"}]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_retrieval(tmp_path / "pairs.jsonl") == RetrievalData(["what?"], ["T one", "three"], [[0, 1]])

@@ -253,3 +253,66 @@ def test_settings_that_make_no_sense(sts_folder: Path) -> None:
             evaluate(embed, sts_folder, **settings)  # type: ignore[arg-type]
     with pytest.raises(DiffaugError, match="needs resamples"):
         evaluate(embed, sts_folder, versus=embed, resamples=0)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("foo", r"there is no task 'foo'\. There are the groups sts"),
+        ("transfr", r"did you mean transfer\? There are the"),
+    ],
+)
+def test_an_unknown_task_is_said_in_sentences(word: str, said: str) -> None:
+    with pytest.raises(DiffaugError, match=said):
+        evaluate(embed, tasks=word)
+
+
+def test_pairs_of_one_score_are_no_fault_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "same.csv").write_text("sentence1,sentence2,score\na dog,a dog runs,1\nrain,rain falls,1\n")
+    model = Counting()
+    with pytest.raises(
+        DiffaugError, match=r"same\.csv: every score is 1, so no ranking .* at least two different scores"
+    ):
+        evaluate(model, pairs=tmp_path / "same.csv")
+    with pytest.raises(DiffaugError, match=r"the pairs given: every score is 2\.5"):
+        evaluate(model, pairs=[("a dog", "a dog runs", 2.5)])
+    assert model.calls == [], "known before anything is embedded"
+
+
+def test_each_kind_of_own_data_takes_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text(
+        "left,right,rating\na dog,a dog runs,5\nrain falls,a dog,0\nrain,rain falls,4\n"
+    )
+    (tmp_path / "triplets.jsonl").write_text('{"x": "rain", "y": "rain falls", "z": "a dog"}\n')
+    (tmp_path / "found.csv").write_text("asked,body,text\nrain,rain falls,1\na dog,a dog runs,2\n")
+    columns = {
+        "sentence1": "left",
+        "sentence2": "right",
+        "score": "rating",
+        "anchor": "x",
+        "Positive": "y",
+        "negative": "z",
+    }
+    pairs = [("a dog", "a dog runs", 5.0), ("rain falls", "a dog", 0.0), ("rain", "rain falls", 4.0)]
+    expected = evaluate(embed, pairs=pairs, triplets=[("rain", "rain falls", "a dog")], resamples=0)
+    files = {"pairs": tmp_path / "pairs.csv", "triplets": tmp_path / "triplets.jsonl"}
+    assert evaluate(embed, **files, columns=columns, resamples=0).scores == expected.scores
+    queries = {"query": "asked", "document": "body"}
+    assert list(evaluate(embed, retrieval=tmp_path / "found.csv", columns=queries, resamples=0).scores) == ["found"]
+
+
+def test_columns_that_nothing_has(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("left,right,rating\na,b,5\na,c,0\n")
+    (tmp_path / "found.csv").write_text("asked,body\nrain,rain falls\n")
+    for options, said in (
+        (
+            {"pairs": tmp_path / "pairs.csv", "columns": {"anchor": "left"}},
+            "has a column 'anchor': pairs have sentence1",
+        ),
+        ({"tasks": "sts", "columns": {"score": "x"}}, "has a column 'score', as none is given"),
+        ({"retrieval": tmp_path / "found.csv"}, r"there are: asked, body; say which .*--column query=NAME"),
+        ({"retrieval": tmp_path / "found.csv", "columns": {"query": "x"}}, "has no column 'x'; there are: asked, body"),
+        ({"retrieval": tmp_path, "columns": {"query": "x"}}, "has no columns that could be chosen"),
+    ):
+        with pytest.raises(DiffaugError, match=said):
+            evaluate(embed, **options)

@@ -14,7 +14,7 @@ Columns = Annotated[
         "--column",
         "-c",
         metavar="ROLE=NAME",
-        help="Which column is what, as in sentence=body; in a file without header a number, from 1.",
+        help="Which column is what, as in sentence=body or score=rating; in a file without header a number, from 1.",
     ),
 ]
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.embed import Device, Model, Trust
 from diffaug.errors import DiffaugError
 
@@ -48,6 +49,7 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="PATH", help="A file or BEIR folder of queries and documents: recall at k, MRR."),
     ] = None,
+    column: Columns = None,
     versus: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Compare with this model on the same rows.", show_default=False)
     ] = None,
@@ -79,6 +81,7 @@ def evaluate(
         pairs=_named(pairs),
         triplets=_named(triplets),
         retrieval=_named(retrieval),
+        columns=parse_columns(column),
         versus=versus,
         seed=seed,
         resamples=resamples,

@@ -183,7 +183,7 @@ def choose_tasks(wanted: str | Iterable[str]) -> list[str]:
             continue
         if _plain(word) not in known:
             near = difflib.get_close_matches(_plain(word), known, n=1)
-            hint = f"; did you mean {known[near[0]][0] if len(known[near[0]]) == 1 else near[0]}?" if near else ""
+            hint = f"; did you mean {known[near[0]][0] if len(known[near[0]]) == 1 else near[0]}?" if near else "."
             groups = ", ".join(GROUPS)
             names = ", ".join([*(s.name for s in STS), *(t.name for t in TRANSFER)])
             raise DiffaugError(f"there is no task {word.strip()!r}{hint} There are the groups {groups}, and {names}")

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diffaug.data.formats import Source, open_table
+from diffaug.data.layout import Columns
 from diffaug.data.problems import Reporter
 from diffaug.errors import DiffaugError
 
 KEYS = ("queries", "corpus", "relevant")
-_QUERY = ("query", "question", "anchor")
-_DOCUMENT = ("document", "positive", "relevant", "answer", "passage", "text")
+# The roles of a table's columns, and the names under which they are recognised, best first.
+ROLES: dict[str, tuple[str, ...]] = {
+    "query": ("query", "question", "anchor"),
+    "document": ("document", "positive", "relevant", "answer", "passage", "text"),
+}
 
 
 @dataclass
@@ -38,17 +42,23 @@ class RetrievalData:
     left_out: int = 0
 
 
-def read_retrieval(source: Source | Mapping[str, Any]) -> RetrievalData:
+def read_retrieval(source: Source | Mapping[str, Any], columns: Columns | None = None) -> RetrievalData:
     """Read retrieval data in any of its forms, or take it from a mapping with the three keys.
+
+    Args:
+        source: the data.
+        columns: of a table: which column is the ``query`` and which the ``document``, by name.
 
     Raises:
         DiffaugError: a part is missing, or a relevance judgement names a document that is not there.
     """
-    if isinstance(source, Mapping):
+    if not isinstance(source, (str, os.PathLike, Mapping)):
+        return _from_table(source, columns)
+    path = None if isinstance(source, Mapping) else Path(source).expanduser()
+    if columns and (path is None or path.is_dir() or path.suffix == ".json"):
+        raise DiffaugError(f"{path or 'the data given'} has no columns that could be chosen; tables have")
+    if path is None:
         return _from_mapping(source, "the data given")
-    if not isinstance(source, (str, os.PathLike)):
-        return _from_table(source)
-    path = Path(source).expanduser()
     if path.is_dir():
         return _from_beir(path)
     if path.suffix == ".json":
@@ -57,7 +67,7 @@ def read_retrieval(source: Source | Mapping[str, Any]) -> RetrievalData:
         except (OSError, ValueError) as error:
             raise DiffaugError(f"{path} cannot be read as JSON: {error}") from error
         return _from_mapping(content, str(path))
-    return _from_table(path)
+    return _from_table(path, columns)
 
 
 def _from_mapping(content: Any, name: str) -> RetrievalData:
@@ -112,7 +122,7 @@ def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
                 raise DiffaugError(f"{path}, line {number}: is not a JSON object with an _id ({error!r})") from error
 
 
-def _from_table(source: Source) -> RetrievalData:
+def _from_table(source: Source, columns: Columns | None) -> RetrievalData:
     judgements: dict[str, list[str]] = {}
     with open_table(source, Reporter("error")) as table:
         names = table.names
@@ -120,13 +130,7 @@ def _from_table(source: Source) -> RetrievalData:
             names = tuple(str(cell).strip() for cell in next(table.rows, (0, ()))[1])
         elif names is None:
             names = ("query", "document")  # pairs passed in Python
-        plain = [name.casefold() for name in names]
-        query = next((plain.index(name) for name in _QUERY if name in plain), None)
-        document = next((plain.index(name) for name in _DOCUMENT if name in plain), None)
-        if query is None or document is None:
-            raise DiffaugError(
-                f"{table.name}: retrieval needs a column query and a column document; there are: {', '.join(names)}"
-            )
+        query, document = (_place(role, names, columns or {}, table.name) for role in ROLES)
         for number, cells in table.rows:
             pair = [cells[at] if at < len(cells) else None for at in (query, document)]
             if not all(isinstance(cell, str) and cell.strip() for cell in pair):
@@ -135,6 +139,23 @@ def _from_table(source: Source) -> RetrievalData:
         name = table.name
     documents = {text: text for relevant in judgements.values() for text in relevant}
     return _assemble({text: text for text in judgements}, documents, judgements, name)
+
+
+def _place(role: str, names: Sequence[str], columns: Columns, table: str) -> int:
+    """Where in a row the cell of a role is."""
+    chosen = next((column for key, column in columns.items() if key.casefold() in (role, *ROLES[role])), None)
+    if chosen is not None:
+        if chosen not in names:
+            raise DiffaugError(f"{table} has no column {chosen!r}; there are: {', '.join(names)}")
+        return names.index(chosen)
+    plain = [name.casefold() for name in names]
+    place = next((plain.index(name) for name in ROLES[role] if name in plain), None)
+    if place is None:
+        raise DiffaugError(
+            f"{table}: retrieval needs a column query and a column document; there are: {', '.join(names)}; say which "
+            "is which (columns, on the command line --column query=NAME)"
+        )
+    return place
 
 
 def _assemble(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from diffaug.data.formats import Source
+from diffaug.data.layout import ROLES, Columns, Kind
 from diffaug.data.readers import read_scored_pairs, read_triplets
 from diffaug.data.sources import data_folder
 from diffaug.errors import DiffaugError
@@ -20,6 +21,7 @@ from diffaug.evaluation.own_data import PairsTask, RetrievalTask, TripletsTask
 from diffaug.evaluation.protocol import GEOMETRY, GROUPS, STS, STS_PROTOCOL, TRANSFER, StsSpec, choose_tasks
 from diffaug.evaluation.report import Average, Report, Scores, Settings
 from diffaug.evaluation.retrieval_data import KEYS, read_retrieval
+from diffaug.evaluation.retrieval_data import ROLES as RETRIEVAL_ROLES
 from diffaug.evaluation.statistics import Comparison, average, bootstrap, compare, interval
 from diffaug.evaluation.subject import Model, Subject
 from diffaug.evaluation.tasks import Task, TaskResult
@@ -27,6 +29,8 @@ from diffaug.evaluation.tasks import Task, TaskResult
 PathLike = str | os.PathLike[str]
 Retrieval = Source | Mapping[str, Any]
 HUB = "hub"
+# What names its columns how, of the data of one's own.
+_OWN_ROLES = {"pairs": ROLES[Kind.SCORED_PAIRS], "triplets": ROLES[Kind.TRIPLETS], "retrieval": RETRIEVAL_ROLES}
 _AVERAGED = {"sts": STS_PROTOCOL, "transfer": "logreg"}
 
 
@@ -38,6 +42,7 @@ def evaluate(
     pairs: Source | Mapping[str, Source] | None = None,
     triplets: Source | Mapping[str, Source] | None = None,
     retrieval: Retrieval | Mapping[str, Retrieval] | None = None,
+    columns: Columns | None = None,
     versus: Model = None,
     seed: int = 0,
     resamples: int = 1000,
@@ -66,6 +71,9 @@ def evaluate(
             names to such, as a `datasets.DatasetDict` is.
         triplets: likewise; the share in which the positive is nearer than the negative.
         retrieval: likewise, in the forms of `diffaug.evaluation.retrieval_data`; recall at k and mean reciprocal rank.
+        columns: which column of your own data is what, as in ``{"score": "rating"}``; in a file without header a
+            number, from 1. Pairs have ``sentence1``, ``sentence2`` and ``score``, triplets ``anchor``, ``positive``
+            and ``negative``, a table for retrieval ``query`` and ``document``; left out, names and cells tell.
         versus: another model, to compare with on the same rows.
         seed: of the bootstrap and the folds.
         resamples: of the bootstrap; 0 leaves intervals and tests out.
@@ -86,7 +94,7 @@ def evaluate(
         raise DiffaugError("resamples must not be negative, and confidence lies between 0 and 1")
     if versus is not None and resamples == 0:
         raise DiffaugError("comparing two models needs resamples: leave them at their default, or give a number")
-    own = _own_tasks(pairs, triplets, retrieval)
+    own = _own_tasks({"pairs": pairs, "triplets": triplets, "retrieval": retrieval}, columns or {})
     names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
     if not names and not own:
         raise DiffaugError("nothing to evaluate: name tasks, or give data of your own")
@@ -196,28 +204,50 @@ def _load_sts(spec: StsSpec, folder: DataFolder, hub: bool) -> sts.StsTask | Non
     return sts.load_sts_from_hub(spec) if task is None and hub and spec.hub is not None else task
 
 
-def _own_tasks(
-    pairs: Source | Mapping[str, Source] | None,
-    triplets: Source | Mapping[str, Source] | None,
-    retrieval: Retrieval | Mapping[str, Retrieval] | None,
-) -> list[Task]:
-    if isinstance(retrieval, Mapping) and set(KEYS) <= set(retrieval):
-        retrieval = {"retrieval": retrieval}
+def _own_tasks(given: Mapping[str, Any], columns: Columns) -> list[Task]:
+    """Tasks of data of one's own, by its kind."""
+    given = {kind: source for kind, source in given.items() if source is not None}
+    if isinstance(given.get("retrieval"), Mapping) and set(KEYS) <= set(given["retrieval"]):
+        given["retrieval"] = {"retrieval": given["retrieval"]}
+    _check_columns(columns, given)
     taken = {spec.name for spec in (*STS, *TRANSFER)}
     tasks: list[Task] = []
-    for kind, given, build in (
-        ("pairs", pairs, lambda name, source: PairsTask(name, read_scored_pairs(source))),
-        ("triplets", triplets, lambda name, source: TripletsTask(name, read_triplets(source))),
-        ("retrieval", retrieval, lambda name, source: RetrievalTask(name, read_retrieval(source))),
-    ):
-        if given is None:
-            continue
-        named = given if isinstance(given, Mapping) else {_own_name(given, kind): given}
-        for name, source in named.items():
+    for kind, sources in given.items():
+        own = {role: column for role, column in columns.items() if _is_role(role, kind)} or None
+        for name, source in (sources if isinstance(sources, Mapping) else {_own_name(sources, kind): sources}).items():
             unique = f"{kind} {name}" if name in taken else name
             taken.add(unique)
-            tasks.append(build(unique, source))
+            tasks.append(_own_task(kind, unique, source, own))
     return tasks
+
+
+def _own_task(kind: str, name: str, source: Any, columns: Columns | None) -> Task:
+    if kind == "triplets":
+        return TripletsTask(name, read_triplets(source, columns))
+    if kind == "retrieval":
+        return RetrievalTask(name, read_retrieval(source, columns))
+    pairs = read_scored_pairs(source, columns)
+    if len(set(pairs.scores)) < 2:
+        where = source if isinstance(source, (str, os.PathLike)) else "the pairs given"
+        raise DiffaugError(
+            f"{where}: every score is {pairs.scores[0]:g}, so no ranking can be compared with them; scored pairs "
+            "need at least two different scores"
+        )
+    return PairsTask(name, pairs)
+
+
+def _check_columns(columns: Columns, given: Iterable[str]) -> None:
+    given = list(given)
+    if unknown := [role for role in columns if not any(_is_role(role, kind) for kind in given)]:
+        roles = "; ".join(f"{kind} have {', '.join(_OWN_ROLES[kind])}" for kind in given)
+        raise DiffaugError(
+            f"no data of your own has a column {unknown[0]!r}" + (f": {roles}" if roles else ", as none is given")
+        )
+
+
+def _is_role(name: str, kind: str) -> bool:
+    roles = _OWN_ROLES[kind]
+    return name.casefold() in {*roles, *(known for names in roles.values() for known in names)}
 
 
 def _own_name(source: object, kind: str) -> str:
