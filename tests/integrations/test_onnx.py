@@ -327,6 +327,19 @@ def test_backend(exported: Make, tiny_bert: Path) -> None:
         Embedder.from_pretrained(folder, pooling="cls")
 
 
+def test_a_disk_that_takes_no_more_is_not_the_models_fault(shallow: Tiny, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    embedder = build(shallow("bert"), ModelConfig("mean"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # in bytes: what is written behind them is an error
+    try:
+        with pytest.raises(DiffaugError, match=r"m cannot be written: File too large$"):
+            export_onnx(embedder, tmp_path / "m")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_needs_pytorch_says_so(exported: Make, tmp_path: Path) -> None:
     embedder = Embedder.from_pretrained(exported("mean")[1])
     for attempt in (

@@ -83,7 +83,8 @@ def export_onnx(
         overwrite: replace the folder if it exists.
 
     Raises:
-        DiffaugError: a package of the extra ``onnx`` is missing, or this model cannot be written as ONNX.
+        DiffaugError: a package of the extra ``onnx`` is missing, this model cannot be written as ONNX, or nothing can be
+            written to the folder.
     """
     if quantize not in (None, *get_args(Precision)):
         raise DiffaugError(f"cannot quantize to {quantize!r}; there is {', '.join(get_args(Precision))}")
@@ -164,6 +165,8 @@ def _write_graph(embedder: Embedder, path: Path) -> None:
                 external_data=weights > _LARGEST_FILE,
                 verbose=False,
             )
+    except OSError:  # a full disk, say: it is not for the model that nothing can be written there
+        raise
     except Exception as error:  # the tracer, the translator and the model itself raise errors of their own
         raise _refusal(encoder, " ".join(str(error).split())[:300]) from error
 
