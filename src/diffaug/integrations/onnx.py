@@ -83,8 +83,8 @@ def export_onnx(
         overwrite: replace the folder if it exists.
 
     Raises:
-        DiffaugError: a package of the extra ``onnx`` is missing, this model cannot be written as ONNX, or nothing can be
-            written to the folder.
+        DiffaugError: a package of the extra ``onnx`` is missing, this model cannot be written as ONNX, or nothing can
+            be written to the folder.
     """
     if quantize not in (None, *get_args(Precision)):
         raise DiffaugError(f"cannot quantize to {quantize!r}; there is {', '.join(get_args(Precision))}")
