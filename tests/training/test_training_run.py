@@ -200,6 +200,23 @@ def test_a_batch_larger_than_the_data_holds_all_of_it(make_recipe: Callable[...,
     assert [line["negatives_per_anchor"] for line in lines if "negatives_per_anchor" in line] == [79]
 
 
+def test_slow_steps_leave_lines_in_a_log(
+    make_recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also where the loss is rarely logged; and the log of the measurements does not go by the clock."""
+    monkeypatch.setattr("diffaug.training.tracking._LINE_EVERY", 0.0)
+    train(make_recipe("sup", stage2={"steps": 3}, loop={"eval_every": 100}), tmp_path / "run")
+    said = capsys.readouterr().err.splitlines()
+    steps = [line.split("  loss ")[0] for line in said if "left of the stage" in line]
+    expected = [(1, 1, 4), (1, 2, 4), (1, 3, 4), (2, 1, 3), (2, 2, 3)]  # the last of a stage is evaluated
+    assert steps == [f"stage {stage}  step {step:>5} of {total}" for stage, step, total in expected]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["stage"], line["step"]) for line in lines if "loss" in line] == [(1, 4), (2, 3)]
+
+
 def test_few_labels_are_drawn(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     for labels, pairs in ((0.5, 40), (10, 20)):
         from diffaug.data.corpus import Corpus

@@ -175,7 +175,9 @@ class Loop:
                 stop = any_process(bool(self._stop), accelerator.device)
                 save = stop or any_process(self._due(), accelerator.device)
                 if evaluate or save or progress.step % _LOG_EVERY == 0:
-                    show(progress.step, self._log_losses(stage, losses, factor))
+                    self._log_losses(stage, losses, factor)
+                if show.due() and not last:  # whose evaluation speaks for itself
+                    show(progress.step, float(losses["loss"]))
                 done = evaluate and self._evaluate(stage, readiness, last)
                 if done or last:
                     break  # asked to stop now, the next stage does so after its first step; after the last, we are done
@@ -209,7 +211,7 @@ class Loop:
         self._precision.step(optimizer, parameters, self._recipe.loop.clip, passes.keeps_gradients)
         return sums
 
-    def _log_losses(self, stage: Stage, losses: dict[str, Tensor], factor: float) -> float:
+    def _log_losses(self, stage: Stage, losses: dict[str, Tensor], factor: float) -> None:
         """Log the losses of this step, which must be numbers."""
         values = {name: float(value) for name, value in losses.items()}
         if any_process(not math.isfinite(values["loss"]), self._accelerator.device):
@@ -220,7 +222,6 @@ class Loop:
             )
         rates = {f"lr_{role}": rate * factor for role, rate in stage.learning_rates.items()}
         self._tracker.log(stage.number, self.progress.step, {**values, **rates})
-        return values["loss"]
 
     def _evaluate(self, stage: Stage, readiness: Readiness, last: bool) -> bool:
         """Measure and score now; whether the stage is done."""

@@ -13,11 +13,31 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-# Seconds between lines that say in a log what the bar says on a terminal.
+# Seconds between looks at the step and its loss: in a bar on a terminal, in lines of a log.
+_BAR_EVERY = 1.0
 _LINE_EVERY = 60.0
 
-Show = Callable[[int, float], None]
-"""Shows how many steps of a stage are done, and the loss of the last."""
+
+class Show:
+    """Shows people now and then how far a stage is. Reading a loss makes a GPU wait, so ask first whether it is due.
+
+    Args:
+        every: seconds from one time to the next.
+        show: takes the number of steps done and the loss of the last.
+    """
+
+    def __init__(self, every: float, show: Callable[[int, float], None]) -> None:
+        self._every = every
+        self._show = show
+        self._shown = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time to show something."""
+        return time.monotonic() - self._shown >= self._every
+
+    def __call__(self, step: int, loss: float) -> None:
+        self._shown = time.monotonic()
+        self._show(step, loss)
 
 
 class Tracker:
@@ -70,7 +90,7 @@ class Tracker:
 
     @contextmanager
     def bar(self, title: str, total: int, done: int) -> Iterator[Show]:
-        """Yield a function that shows step, loss and time left: in a bar on a terminal, in a log once a minute.
+        """Yield what shows step, loss and time left: in a bar on a terminal, in a log once a minute.
 
         Args:
             title: what takes these steps.
@@ -83,18 +103,18 @@ class Tracker:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(title, total=total, completed=done)
-            yield lambda step, loss: progress.update(task, completed=step, description=f"{title}  loss {loss:.4f}")
+
+            def update(step: int, loss: float) -> None:
+                progress.update(task, completed=step, description=f"{title}  loss {loss:.4f}")
+
+            yield Show(_BAR_EVERY, update)
 
     def _lines(self, title: str, total: int, done: int) -> Show:
-        start = said = time.monotonic()
+        start = time.monotonic()
 
-        def show(step: int, loss: float) -> None:
-            nonlocal said
-            now = time.monotonic()
-            if now - said < _LINE_EVERY or step == total:  # an evaluation, which has its own line, follows the last
-                return
-            said = now
-            left = timedelta(seconds=round((now - start) / (step - done) * (total - step)))
+        def line(step: int, loss: float) -> None:
+            seconds = (time.monotonic() - start) / (step - done) * (total - step)
+            left = timedelta(seconds=round(seconds))
             self.say(f"{title}  step {step:>5} of {total}  loss {loss:.4f}  {left} left of the stage")
 
-        return show
+        return Show(_LINE_EVERY, line)
