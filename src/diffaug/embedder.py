@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
@@ -22,7 +22,7 @@ from diffaug.models.fetch import find_folder
 from diffaug.models.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
 from diffaug.models.saved import is_saved_model, load_model, save_model
 from diffaug.progress import progress_bar
-from diffaug.runner import Runner, TorchRunner, Vectors
+from diffaug.runner import Runner, TorchRunner, Vectors, share_out
 
 EMBEDDED_MODEL = Path(__file__).parent / "assets" / "mini"
 
@@ -159,6 +159,7 @@ class Embedder:
         normalize: bool = True,
         show_progress: bool | None = None,
         device: str | torch.device | None = None,
+        devices: Sequence[str | torch.device] | None = None,
     ) -> Vectors:
         """Embed sentences.
 
@@ -170,30 +171,49 @@ class Embedder:
             normalize: scale vectors to length one, so that a dot product is the cosine.
             show_progress: a progress bar on standard error; left out, only on a terminal and for long work.
             device: move the model there first.
+            devices: run on all of these at once, as in ``["cuda:0", "cuda:1"]``: a thread for each, with a copy of the
+                model for the time of the call, takes the next batch when it is done with one. The model itself stays
+                where it is. A device may be named several times; copies on the CPU divide its threads.
 
         Returns:
             float32, in the order given: (number of sentences, width), or (width,) for a single string.
+
+        Raises:
+            DiffaugError: something that is no string, a batch size below 1, or a device the model cannot run on.
         """
         if isinstance(sentences, str):
-            return self.encode([sentences], batch_size, normalize=normalize, show_progress=False, device=device)[0]
+            return self.encode(
+                [sentences], batch_size, normalize=normalize, show_progress=False, device=device, devices=devices
+            )[0]
         if batch_size is not None and batch_size < 1:
             raise DiffaugError(f"batch_size must be at least 1, not {batch_size}")
-        if device is not None:
-            self.runner.move(device)
+        runners = self._runners(device, devices)
         texts = sentences if isinstance(sentences, list) else list(sentences)
         first = _first_occurrences(texts)
         distinct = np.flatnonzero(first == np.arange(len(first)))
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
         cut = 0
-        with progress_bar("embedding", len(distinct), show_progress) as advance:
+
+        def batches() -> Iterator[tuple[NDArray[np.int64], list[list[int]]]]:
+            """Places in ``texts``, and the word pieces of what stands there."""
+            nonlocal cut
             for start in range(0, len(distinct), _WINDOW):
                 window = distinct[start : start + _WINDOW]
                 ids, too_long = self.collator.ids([texts[i] for i in window])
                 cut += too_long
-                for batch in self.batches([len(row) for row in ids], batch_size):
-                    found = self.runner(self.collator.rows([ids[i] for i in batch]))
-                    vectors[window[batch]] = _unit(found) if normalize else found
-                    advance(len(batch))
+                lengths = [len(row) for row in ids]
+                for batch in self.batches(lengths, batch_size, [runner.device for runner in runners]):
+                    yield window[batch], [ids[i] for i in batch]
+
+        with progress_bar("embedding", len(distinct), show_progress) as advance:
+
+            def embed(runner: Runner, batch: tuple[NDArray[np.int64], list[list[int]]]) -> None:
+                places, ids = batch
+                found = runner(self.collator.rows(ids))
+                vectors[places] = _unit(found) if normalize else found
+                advance(len(places))
+
+            share_out(batches(), runners, embed)
         repeated = np.flatnonzero(first != np.arange(len(first)))
         for block in np.array_split(repeated, len(repeated) // _WINDOW + 1):
             vectors[block] = vectors[first[block]]
@@ -293,15 +313,22 @@ class Embedder:
             message=message,
         )
 
-    def batches(self, lengths: list[int], batch_size: int | None = None) -> Iterator[list[int]]:
+    def batches(
+        self, lengths: list[int], batch_size: int | None = None, devices: Sequence[torch.device] | None = None
+    ) -> Iterator[list[int]]:
         """Indices of sentences for one batch after another, longest first, so that memory runs out at once or never.
 
         Args:
             lengths: word pieces of each sentence.
             batch_size: as for `encode`.
+            devices: where the batches will run, if not on the model's own device.
         """
-        budget = _TOKEN_BUDGET.get(self.device.type, _TOKEN_BUDGET["cpu"])
+        devices = devices or [self.device]
         around = len(self.collator.template)
+        budget = min(_TOKEN_BUDGET.get(device.type, _TOKEN_BUDGET["cpu"]) for device in devices)
+        if len(devices) > 1:
+            # A few batches for each, or some would have nothing to do, or all would wait for the last.
+            budget = min(budget, (sum(lengths) + around * len(lengths)) // (2 * len(devices)))
         batch: list[int] = []
         for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
             if batch:
@@ -318,6 +345,18 @@ class Embedder:
             batch.append(i)
         if batch:
             yield batch
+
+    def _runners(self, device: str | torch.device | None, devices: Sequence[str | torch.device] | None) -> list[Runner]:
+        """Who embeds: this model, or copies of it on several devices."""
+        if devices is not None:
+            if device is not None:
+                raise DiffaugError("either one device or several devices can be given, not both")
+            if isinstance(devices, str) or not devices:
+                raise DiffaugError(f'devices is a list such as ["cuda:0", "cuda:1"], not {devices!r}')
+            return [self.runner.on(each) for each in devices]
+        if device is not None:
+            self.runner.move(device)
+        return [self.runner]
 
     @staticmethod
     def _search(documents: Vectors, queries: Vectors, k: int) -> list[list[Hit]]:

@@ -163,6 +163,15 @@ def test_of_a_table_one_column_is_embedded(run: Run, tmp_path: Path, tiny_bert: 
     assert run("search", tmp_path / "own.jsonl", "tea", "-k", "1").out.endswith("  Tea is hot\n")
 
 
+def test_several_devices(run: Run, text: Path, expected: np.ndarray, tmp_path: Path) -> None:
+    vectors = tmp_path / "v.npy"
+    assert run("encode", text, "-o", vectors, "--devices", "cpu, cpu").code == 0
+    np.testing.assert_allclose(np.load(vectors), expected, atol=1e-6)
+    for options in (["--devices", "cpu,cpu", "--device", "cpu"], ["--devices", ","]):
+        assert "error: --devices names one device or more, with commas" in run("encode", text, *options).err
+    assert "cannot run on the device 'cuda:99'" in run("encode", text, "--devices", "cpu,cuda:99").err
+
+
 def test_lines_have_no_columns(run: Run, text: Path) -> None:
     assert "--column is for .csv, .tsv, .jsonl and .parquet files" in run("encode", text, "-c", "sentence=a").err
     assert "is not of the form ROLE=NAME" in run("encode", text, "-c", "subject").err
@@ -187,7 +196,8 @@ def test_mistakes_are_one_sentence(run: Run, text: Path, tmp_path: Path) -> None
         assert message in result.err
         assert result.err.count("\n") == 1
     result = run("similarity", "a", "b", model=nowhere)
-    assert (result.code, result.err) == (2, f"error: there is no folder {nowhere}\n")
+    advice = "give the path of a model, or its name on the hub"
+    assert (result.code, result.err) == (2, f"error: there is no folder {nowhere}; {advice}\n")
 
 
 def test_wrong_ending_is_told_before_any_work(run: Run, tmp_path: Path) -> None:

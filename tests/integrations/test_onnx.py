@@ -355,6 +355,8 @@ def test_what_needs_pytorch_says_so(exported: Make, tmp_path: Path) -> None:
 def test_devices(exported: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = Embedder.from_pretrained(exported("mean")[1], device="cpu")
     assert embedder.device == torch.device("cpu")
+    texts = ["A dog.", "A cat, and a dog.", "Yes."] * 4
+    np.testing.assert_allclose(embedder.encode(texts, devices=["cpu", "cpu"]), embedder.encode(texts), atol=1e-6)
     with pytest.raises(DiffaugError, match="does not run on the device 'mps'"):
         embedder.encode("A dog.", device="mps")
     with pytest.raises(DiffaugError, match="cannot run on the device 'nonsense'"):

@@ -55,6 +55,9 @@ def encode(
     normalize: Annotated[bool, typer.Option(help="Scale vectors to length one.")] = True,
     column: Columns = None,
     device: Device = None,
+    devices: Annotated[
+        str | None, typer.Option(help="Run on several at once, with commas: cuda:0,cuda:1.", show_default=False)
+    ] = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Embed every line of a file: row i of the result is line i, empty lines included; of a table, every row."""
@@ -62,8 +65,12 @@ def encode(
         raise DiffaugError(f"cannot tell the format of {out}: give it the ending .npy, .parquet or .jsonl")
     if out.suffix == ".parquet":
         _pyarrow()
+    several = None if devices is None else [name.strip() for name in devices.split(",") if name.strip()]
+    if several is not None and (device is not None or not several):
+        raise DiffaugError("--devices names one device or more, with commas, and takes the place of --device")
     lines = _read(sentences, column)
-    vectors = _load(model, device, trust_remote_code).encode(lines, batch_size, normalize=normalize)
+    embedder = _load(model, several[0] if several else device, trust_remote_code)
+    vectors = embedder.encode(lines, batch_size, normalize=normalize, devices=several)
     _write(out, lines, vectors)
     if str(out) != "-":
         typer.echo(f"{len(vectors):,} vectors of {vectors.shape[1]} numbers -> {out}", err=True)

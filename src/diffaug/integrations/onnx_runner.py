@@ -124,6 +124,13 @@ class OnnxRunner(Runner):
             self._session = _session(self.path, wanted)
             self._device = wanted
 
+    def on(self, device: str | torch.device) -> Runner:
+        if str(device) == str(self._device):
+            return self  # a session may be run by several threads
+        runner = OnnxRunner(self.path, self.config)
+        runner.move(device)
+        return runner
+
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
         return Collator(tokenizer, self.config)
 
