@@ -73,7 +73,8 @@ class DataSettings:
     """Where sentences come from. A source is a file, `hub:NAME/CONFIG/SPLIT`, or `sample:NAME` for the embedded data.
 
     Attributes:
-        nli: triplets, or labelled pairs from which triplets are built.
+        nli: triplets, or labelled pairs from which triplets are built, or, where nothing learns from contradictions,
+            pairs of sentences that belong together.
         nli_classes: 2: entailment or contradiction, neutral pairs left out; 3: all labels.
         unlabelled: sentences, for the semi-supervised settings.
         dev: scored pairs that choose the best checkpoint; null: alignment and uniformity choose it.
@@ -127,7 +128,7 @@ class Stage2Settings:
 
     Attributes:
         objective: `unlabelled`: two views of a sentence; `nli_sentences`: the same, with the sentences of the NLI data;
-            `triplets`: premise, entailment, hard negative.
+            `triplets`: premise, entailment, hard negative, or pairs that lack the last.
         epochs: passes over those data; `steps` is used instead if set.
         role_learning_rates: other rates for a role: backbone, views, projection, classifier ...
         frozen: roles that do not learn.

@@ -25,7 +25,7 @@ def test_check_of_the_sample_data(name: str, key: str) -> None:
 
 def test_an_unusable_file_is_explained_and_fails(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("sent0,sent1\nA dog runs.,An animal runs.\n")
+    path.write_text("sent0,hard_neg\nA dog runs.,A dog sleeps.\n")
     result = runner.invoke(app, ["data", "check", str(path)])
     assert result.exit_code == 1
     assert "looks like triplets, but" in result.output

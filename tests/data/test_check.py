@@ -122,7 +122,7 @@ def test_mostly_bad_is_unusable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "lines", "verdict"),
     [
-        ("a.csv", ["sent0,sent1", "a,b"], "looks like triplets, but .* no column for negative"),
+        ("a.csv", ["sent0,hard_neg", "a,b"], "looks like triplets, but .* no column for positive"),
         ("a.csv", ["premise,hypothesis,tag", "a,b,c"], "looks like labelled pairs, but .* no column for label"),
         ("a.csv", ["x,y,z,w", "1,2,3,4"], "it is not clear what its columns are"),
         (

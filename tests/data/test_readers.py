@@ -199,24 +199,22 @@ def test_an_unknown_on_bad_is_refused() -> None:
         read_sentences(["a"], on_bad="ignore")  # type: ignore[arg-type]
 
 
-def test_read_nli_takes_either_and_explains_neither(tmp_path: Path) -> None:
+def test_read_nli_takes_each_kind_and_explains_what_is_none(tmp_path: Path) -> None:
     assert isinstance(read_nli([{"sent0": "a", "sent1": "b", "hard_neg": "c"}]), Triplets)
     assert isinstance(read_nli([{"premise": "a", "hypothesis": "b", "label": 1}]), LabelledPairs)
     columns = {"premise": "x", "hypothesis": "y", "label": "z"}
     assert isinstance(read_nli([{"x": "a", "y": "b", "z": 1}], columns), LabelledPairs)
-    with pytest.raises(
-        DiffaugError, match=r"neither triplets nor labelled pairs; as triplets: .*; as labelled pairs: "
-    ):
-        read_nli(file(tmp_path, "a.csv", "text,author", "Hello there.,me"))
+    nothing = "neither triplets nor labelled or positive pairs"
+    with pytest.raises(DiffaugError, match=f"{nothing}; as triplets: .*; as labelled pairs: "):
+        read_nli([{"premise": "Hello there.", "author": "me", "year": 1999}], {"label": "mood", "negative": "tone"})
     # Two columns of three are there: what triplets would need is beside the point.
-    with pytest.raises(
-        DiffaugError, match=r"neither triplets nor labelled pairs; as labelled pairs: .*no column for label"
-    ):
-        read_nli(file(tmp_path, "b.csv", "sentence1,sentence2", "A dog.,A hound."))
-    with pytest.raises(
-        DiffaugError, match=r"neither triplets nor labelled pairs; as triplets: .*no column for negative"
-    ):
-        read_nli(file(tmp_path, "c.csv", "anchor,positive", "A dog.,A hound."))
+    with pytest.raises(DiffaugError, match=f"{nothing}; as labelled pairs: .*no column for label"):
+        read_nli(file(tmp_path, "b.csv", "premise,hypothesis", "A dog.,A hound."))
+    with pytest.raises(DiffaugError, match=f"{nothing}; as triplets: .*no column for positive"):
+        read_nli(file(tmp_path, "c.csv", "anchor,negative", "A dog.,A cat."))
+    # Nothing is known, and pairs have the fewest columns.
+    with pytest.raises(DiffaugError, match=f"{nothing}; as positive pairs: .*no column for anchor"):
+        read_nli(file(tmp_path, "a.csv", "text,author", "Hello there.,me"))
 
 
 def test_long_files_are_judged_by_their_first_rows_and_checked_to_the_last(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ _KINDS = {
     "triplets": "TRIPLETS",
     "labelled": "LABELLED_PAIRS",
     "scored": "SCORED_PAIRS",
+    "positive": "POSITIVE_PAIRS",
 }
 
 data_app = typer.Typer(help="Look at data and get it.", no_args_is_help=True)

@@ -15,7 +15,7 @@ from diffaug.data.labels import Label
 from diffaug.data.layout import Columns, Kind, Layout
 from diffaug.data.problems import ProblemCount, Reporter, quoted
 from diffaug.data.recognise import Recognised, recognise
-from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets, triplets_from_pairs
+from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets, triplets_from_pairs
 from diffaug.data.tables import Table
 from diffaug.errors import DiffaugError
 
@@ -94,6 +94,8 @@ def _body(table: Table, layout: Layout, reporter: Reporter, source: str) -> _Bod
         return _sentences(readers.sentences(table, layout, reporter), source)
     if layout.kind is Kind.TRIPLETS:
         return _triplets(readers.triplets(table, layout, reporter), source)
+    if layout.kind is Kind.POSITIVE_PAIRS:
+        return _positive_pairs(readers.positive_pairs(table, layout, reporter), source)
     if layout.kind is Kind.LABELLED_PAIRS:
         return _labelled(readers.labelled_pairs(table, layout, reporter), source)
     return _scored(readers.scored_pairs(table, layout, reporter), source)
@@ -110,21 +112,37 @@ def _sentences(sentences: list[str], source: str) -> _Body:
 
 
 def _triplets(triplets: Triplets, source: str) -> _Body:
-    rows = len(triplets)
-    texts = [*triplets.anchors, *triplets.positives, *triplets.negatives]
-    repeats = [_repeats(rows - len(set(triplets)), "rows"), _repeats(rows - len(set(triplets.anchors)), "anchors")]
-    oddities = []
-    for what, share in (
-        ("positives equal their anchor, so they teach little", _share(triplets.anchors, triplets.positives)),
-        ("negatives equal their anchor, so they teach what is wrong", _share(triplets.anchors, triplets.negatives)),
-        ("negatives equal their positive, so they cancel out", _share(triplets.positives, triplets.negatives)),
-    ):
-        if share:
-            oddities.append(f"{share:,} {what}")
-    parts: list[Part] = [("length", _lengths(texts)), ("repeats", repeats)]
-    if oddities:
-        parts.append(("odd", oddities))
+    oddities = {
+        "negatives equal their anchor, so they teach what is wrong": _share(triplets.anchors, triplets.negatives),
+        "negatives equal their positive, so they cancel out": _share(triplets.positives, triplets.negatives),
+    }
     use = [f"--set data.nli={source}   stage 1, and stage 2 of the supervised setting"]
+    return _belong_together(triplets, oddities, use)
+
+
+def _positive_pairs(pairs: PositivePairs, source: str) -> _Body:
+    use = [
+        f"--set data.nli={source}   stage 2 of simcse-sup and promptbert-sup, and of diffaug-sup with stage1=null",
+        "stage 1 and auxiliary losses learn from contradictions, and need triplets or labelled pairs",
+    ]
+    body = _belong_together(pairs, {}, use)
+    negatives = ["none of their own: a pair's are the positives of the other pairs in its batch"]
+    if repeated := len(pairs) - len(set(pairs.positives)):
+        negatives.append(f"{repeated:,} positives repeat an earlier one: in one batch they are negatives of each other")
+    body.parts.append(("negatives", negatives))
+    return body
+
+
+def _belong_together(pairs: PositivePairs, oddities: dict[str, int], use: list[str]) -> _Body:
+    """What is said of pairs with and without a hard negative."""
+    rows = len(pairs)
+    repeats = [_repeats(rows - len(set(pairs)), "rows"), _repeats(rows - len(set(pairs.anchors)), "anchors")]
+    alike = {"positives equal their anchor, so they teach little": _share(pairs.anchors, pairs.positives)}
+    odd = [f"{share:,} {what}" for what, share in (alike | oddities).items() if share]
+    texts = [text for column in zip(*pairs, strict=True) for text in column]
+    parts: list[Part] = [("length", _lengths(texts)), ("repeats", repeats)]
+    if odd:
+        parts.append(("odd", odd))
     return _Body(rows, parts, use)
 
 

@@ -17,7 +17,14 @@ from diffaug.data.labels import Label
 from diffaug.data.layout import Columns
 from diffaug.data.problems import OnBad
 from diffaug.data.readers import read_nli, read_scored_pairs, read_sentences
-from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets, pairs_from_triplets, triplets_from_pairs
+from diffaug.data.records import (
+    LabelledPairs,
+    PositivePairs,
+    ScoredPairs,
+    Triplets,
+    pairs_from_triplets,
+    triplets_from_pairs,
+)
 from diffaug.data.sampling import draw
 from diffaug.data.streams import Examples, TokenColumn
 from diffaug.errors import DiffaugError
@@ -30,7 +37,7 @@ Data = TypeVar("Data")
 _MANY = 0.05
 
 _HOLDS = {
-    "nli": "triplets or labelled pairs",
+    "nli": "triplets, labelled pairs, or for a contrastive loss alone positive pairs",
     "unlabelled": "sentences, one a line",
     "dev": "scored pairs",
     "test": "scored pairs",
@@ -60,7 +67,7 @@ class Corpus:
         self._kept = kept or KeptData()
 
     @cached_property
-    def nli(self) -> Triplets | LabelledPairs:
+    def nli(self) -> PositivePairs | LabelledPairs:
         """The labelled data: as many examples as the recipe keeps."""
         data = self._read("nli", self._read_nli)
         labels = self._settings.labels
@@ -73,11 +80,15 @@ class Corpus:
         return draw(data, self._settings.label_draw, count=int(labels))
 
     def nli_pairs(self) -> Examples:
-        """Labelled pairs: 1 for entailment and 0 for contradiction, or three classes: see `three_way`."""
+        """Labelled pairs: 1 for entailment and 0 for contradiction, or three classes: see `three_way`.
+
+        Raises:
+            DiffaugError: the labelled data have one class alone; positive pairs are such data.
+        """
         return self._examples("pairs", "nli", self._nli_pairs)
 
     def triplets(self) -> Examples:
-        """Premise, entailment and contradiction; a row that occurs again is left out."""
+        """Premise, entailment and contradiction, two columns of positive pairs; a row that occurs again is left out."""
         return self._examples("triplets", "nli", self._triplets)
 
     def sentences(self, positive: Callable[[str], str] | None = None) -> Examples:
@@ -103,7 +114,7 @@ class Corpus:
         same without its last word.
         """
         if self._settings.nli is not None:
-            if isinstance(self.nli, Triplets):
+            if isinstance(self.nli, PositivePairs):
                 pairs = list(zip(self.nli.anchors, self.nli.positives, strict=True))
             else:
                 pairs = [(premise, text) for premise, text, label in self.nli if label is Label.ENTAILMENT]
@@ -130,39 +141,47 @@ class Corpus:
 
     def _nli_sentences(self) -> list[str]:
         columns = (
-            (self.nli.anchors, self.nli.positives, self.nli.negatives)
-            if isinstance(self.nli, Triplets)
+            zip(*self.nli, strict=True)
+            if isinstance(self.nli, PositivePairs)
             else (self.nli.premises, self.nli.hypotheses)
         )
         return [sentence for column in columns for sentence in column]
 
     def _nli_pairs(self) -> Examples:
+        nli = self.nli
+        if isinstance(nli, PositivePairs) and not isinstance(nli, Triplets):
+            raise DiffaugError(
+                f"{self._settings.nli} holds pairs that belong together and no contradictions, and stage 1 and the "
+                "auxiliary loss learn to tell the two apart: train on it with simcse-sup or promptbert-sup, leave "
+                "those losses out of a recipe for triplets (as in diffaug-sup with --set stage1=null, or --set "
+                "stage2.aux_weight=0), or give triplets or labelled pairs"
+            )
         if self._settings.nli_classes == 2:
-            pairs = pairs_from_triplets(self.nli) if isinstance(self.nli, Triplets) else self.nli.without_neutral()
+            pairs = pairs_from_triplets(nli) if isinstance(nli, Triplets) else nli.without_neutral()
             labels = pairs.binary()
             wanted = "entailments and contradictions (or pairs labelled not_entailment)"
-        elif isinstance(self.nli, Triplets):
+        elif isinstance(nli, Triplets):
             raise DiffaugError(
                 f"{self._settings.nli} holds triplets, which have no neutral pairs: three classes need labelled pairs, "
                 "or set data.nli_classes=2"
             )
         else:
-            pairs, labels = self.nli, self.nli.three_way()
+            pairs, labels = nli, nli.three_way()
             wanted = "at least two of entailment, neutral and contradiction"
         if len(set(labels)) < 2:
             # A classifier learns a single class in a few steps, and takes the vectors of all sentences with it.
             found = ", ".join(sorted({label.value for label in pairs.labels})) or "neutral"
             raise DiffaugError(
-                f"{self._settings.nli}: all {len(self.nli):,} pairs that are kept are labelled {found}, and from one "
+                f"{self._settings.nli}: all {len(nli):,} pairs that are kept are labelled {found}, and from one "
                 f"class nothing can be learned; stage 1 and the auxiliary loss need {wanted}"
             )
         return Examples((self._tokenised(pairs.premises), self._tokenised(pairs.hypotheses)), tuple(labels))
 
     def _triplets(self) -> Examples:
-        nli = self.nli if isinstance(self.nli, Triplets) else triplets_from_pairs(self.nli)
+        nli = self.nli if isinstance(self.nli, PositivePairs) else triplets_from_pairs(self.nli)
         rows = list(dict.fromkeys(nli))
-        self._say_dropped("triplets", len(nli) - len(rows))
-        return Examples(tuple(self._tokenised([row[i] for row in rows]) for i in range(3)))
+        self._say_dropped("triplets" if isinstance(nli, Triplets) else "pairs", len(nli) - len(rows))
+        return Examples(tuple(self._tokenised(list(column)) for column in zip(*rows, strict=True)))
 
     def _distinct(self, sentences: list[str], positive: Callable[[str], str] | None = None) -> Examples:
         distinct = list(dict.fromkeys(sentences))
@@ -185,7 +204,7 @@ class Corpus:
 
     def _read_nli(
         self, source: str | Given, columns: Columns | None = None, on_bad: OnBad = "error"
-    ) -> Triplets | LabelledPairs:
+    ) -> PositivePairs | LabelledPairs:
         return read_nli(source, columns, on_bad, self._settings.label_names)
 
     def _read(self, name: str, read: Callable[[str | Given, Columns | None, OnBad], Data]) -> Data:

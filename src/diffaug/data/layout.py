@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from diffaug.data.labels import parse_label, parse_score
@@ -23,16 +23,19 @@ class Kind(Enum):
     TRIPLETS = "triplets"
     LABELLED_PAIRS = "labelled pairs"
     SCORED_PAIRS = "scored pairs"
+    POSITIVE_PAIRS = "positive pairs"
 
 
 # The roles of each kind, and the names under which a column is recognised, best first.
 _FIRST = ("sentence1", "sentence_1", "sentence_a", "sent1", "s1", "text1", "text_a", "question1")
 _SECOND = ("sentence2", "sentence_2", "sentence_b", "sent2", "s2", "text2", "text_b", "question2")
+_ANCHOR = ("sent0", "anchor", "premise", "query", "question")
+_POSITIVE = ("sent1", "positive", "entailment", "pos", "answer", "passage")
 ROLES: dict[Kind, dict[str, tuple[str, ...]]] = {
     Kind.SENTENCES: {"sentence": ("sentence", "text", "sentences")},
     Kind.TRIPLETS: {
-        "anchor": ("sent0", "anchor", "premise", "query"),
-        "positive": ("sent1", "positive", "entailment", "pos"),
+        "anchor": _ANCHOR,
+        "positive": _POSITIVE,
         "negative": ("hard_neg", "negative", "contradiction", "hard_negative", "neg"),
     },
     Kind.LABELLED_PAIRS: {
@@ -45,7 +48,14 @@ ROLES: dict[Kind, dict[str, tuple[str, ...]]] = {
         "sentence2": _SECOND,
         "score": ("score", "similarity_score", "relatedness_score", "similarity", "label"),
     },
+    # `sent1` is the second beside `sent0` and the first beside `sent2`: of pairs, only the former is read.
+    Kind.POSITIVE_PAIRS: {
+        "anchor": (*_ANCHOR, *(name for name in _FIRST if name != "sent1")),
+        "positive": (*_POSITIVE, *(name for name in _SECOND if name != "sent2")),
+    },
 }
+# A column of such a name says which pairs belong together.
+_JUDGING = {*ROLES[Kind.LABELLED_PAIRS]["label"], *ROLES[Kind.SCORED_PAIRS]["score"]}
 # How to say the same where there are no Python arguments.
 _ELSEWHERE = "in a recipe data.columns, on the command line --column ROLE=NAME"
 _KNOWN_NAMES = {name for roles in ROLES.values() for names in roles.values() for name in names}
@@ -62,6 +72,7 @@ class Layout:
         header: the first row holds names, not data.
         width: how many cells a row must have; None if a row may be short (its missing cells are marked).
         why: how this was recognised, in words.
+        against: why the rows must not be read so, although the columns are there.
     """
 
     kind: Kind
@@ -70,6 +81,7 @@ class Layout:
     header: bool
     width: int | None
     why: str
+    against: str | None = None
 
 
 class LayoutError(DiffaugError):
@@ -89,6 +101,15 @@ def find_layout(table: Table, kind: Kind, columns: Columns | None = None) -> Lay
     Raises:
         LayoutError: a column is missing, or it is not clear which is which; the message says what there is.
     """
+    layout = _found(table, kind, columns)
+    said = {_plain(key) for key in columns or ()}
+    # Who calls both columns what they are has said that the pairs belong together, whatever else is known of them.
+    if kind is Kind.POSITIVE_PAIRS and not (said & {"anchor", *_ANCHOR} and said & {"positive", *_POSITIVE}):
+        return replace(layout, against=_no_mere_pairs(table, layout))
+    return layout
+
+
+def _found(table: Table, kind: Kind, columns: Columns | None) -> Layout:
     head = table.head()
     names = table.names
     if names is None and table.may_have_header:
@@ -149,6 +170,49 @@ def _named(
     titles = tuple(f"column {names[place]!r}" for place in at)
     why = "one a line" if table.whole_lines else "by the columns " + ", ".join(names[place] for place in at)
     return Layout(kind, tuple(at), titles, header, len(names) if header else None, why)
+
+
+def _no_mere_pairs(table: Table, layout: Layout) -> str | None:
+    """What to say if another column may tell which of the pairs belong together, or what does not belong to them."""
+    head = table.head()
+    names = table.names or [str(cell).strip() for cell in head[0][1]]
+    if table.names is None and not layout.header:
+        names = [str(number) for number in range(1, _width(head) + 1)]
+    rows = [cells for _, cells in head[1 if layout.header else 0 :] if len(cells) == len(names)]
+    first, second = (names[place] for place in layout.at)
+    clear = _plain(first) in _ANCHOR and _plain(second) in _POSITIVE
+    for place, name in enumerate(names):
+        if place in layout.at:
+            continue
+        if like_negatives(name):
+            role = {"anchor": first, "positive": second, "negative": name}
+            return (
+                f"{table.name}: the column {name!r} seems to hold hard negatives, and then these are triplets; say "
+                f"columns={role}, {_ELSEWHERE}, or give the pairs without it"
+            )
+        if _plain(name) in _JUDGING or _may_judge([row[place] for row in rows], texts_too=not clear):
+            role, alone = {"premise": first, "hypothesis": second, "label": name}, {"anchor": first, "positive": second}
+            return (
+                f"{table.name}: the column {name!r} may hold labels or scores, and then {first} and {second} do not "
+                f"always belong together; say columns={role}, or, if they do, "
+                f"columns={alone}, {_ELSEWHERE}"
+            )
+    return None
+
+
+def like_negatives(name: str) -> bool:
+    """Whether a column of that name seems to hold hard negatives: `negative`, `negative_2` ..."""
+    return _plain(name).startswith(("neg", "hard_neg", "contradiction"))
+
+
+def _may_judge(cells: list[object], *, texts_too: bool) -> bool:
+    """Whether a column may hold a judgement of each row: values that come back, or broken numbers, unlike an id's."""
+    numbers = [number for cell in cells if (number := parse_score(cell)) is not None]
+    numeric = 2 * len(numbers) > len(cells)
+    if numeric and not all(number.is_integer() for number in numbers):
+        return True
+    comes_back = len({str(cell) for cell in cells}) < len(cells)
+    return comes_back and (texts_too or numeric or _mostly(_is_label, cells))
 
 
 def _missing(kind: Kind, mapping: Mapping[str, str | int], names: Sequence[str]) -> list[str]:

@@ -15,9 +15,9 @@ from typing import Any
 
 from diffaug.data.formats import Source, open_table
 from diffaug.data.labels import KNOWN_LABELS, Label, code_meanings, label_key, label_mapping, parse_label, parse_score
-from diffaug.data.layout import Columns, Kind, Layout, LayoutError, find_layout
+from diffaug.data.layout import Columns, Kind, Layout, LayoutError, find_layout, like_negatives
 from diffaug.data.problems import OnBad, Problem, Reporter, quoted
-from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets
+from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets
 from diffaug.data.tables import MISSING, Table
 from diffaug.errors import DiffaugError
 
@@ -25,6 +25,7 @@ LabelNames = Mapping[Any, str]
 """A user's mapping from what a file writes to entailment, neutral, contradiction or not_entailment."""
 
 _MEANING = "labels={LABEL: 'entailment'}, in a recipe data.label_names"
+_THROUGHOUT = "rows must be triplets throughout or pairs throughout"
 
 
 def read_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> list[str]:
@@ -37,6 +38,16 @@ def read_triplets(source: Source, columns: Columns | None = None, on_bad: OnBad 
     """Triplets from the columns ``sent0, sent1, hard_neg``, or ``anchor, positive, negative`` and the like."""
     with opened(source, on_bad) as (table, reporter):
         return triplets(table, find_layout(table, Kind.TRIPLETS, columns), reporter)
+
+
+def read_positive_pairs(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> PositivePairs:
+    """Pairs that belong together, from the columns ``sent0, sent1``, ``anchor, positive``, ``query, answer`` and such.
+
+    They have no hard negatives: a file that has some holds triplets. Nor have they labels, so what may be a column of
+    labels or scores is an error, unless ``columns`` names both ``anchor`` and ``positive``.
+    """
+    with opened(source, on_bad) as (table, reporter):
+        return positive_pairs(table, find_layout(table, Kind.POSITIVE_PAIRS, columns), reporter)
 
 
 def read_labelled_pairs(
@@ -59,32 +70,38 @@ def read_scored_pairs(source: Source, columns: Columns | None = None, on_bad: On
 
 def read_nli(
     source: Source, columns: Columns | None = None, on_bad: OnBad = "error", labels: LabelNames | None = None
-) -> Triplets | LabelledPairs:
-    """Triplets or labelled pairs, whichever of the two the source holds."""
+) -> PositivePairs | LabelledPairs:
+    """Triplets, labelled pairs or positive pairs, whichever the source holds; triplets are positive pairs with more."""
     with opened(source, on_bad) as (table, reporter):
-        try:
-            layout = find_layout(table, Kind.TRIPLETS, columns)
-        except LayoutError as not_triplets:
+        errors: dict[Kind, LayoutError] = {}
+        for kind in (Kind.TRIPLETS, Kind.LABELLED_PAIRS, Kind.POSITIVE_PAIRS):
             try:
-                layout = find_layout(table, Kind.LABELLED_PAIRS, columns)
-            except LayoutError as not_pairs:
-                raise LayoutError(
-                    f"{table.name} holds neither triplets nor labelled pairs; {_nearer(not_triplets, not_pairs)}",
-                    not_triplets.missing,
-                ) from None
-            return labelled_pairs(table, layout, reporter, labels)
-        return triplets(table, layout, reporter)
+                layout = find_layout(table, kind, columns)
+            except LayoutError as error:
+                errors[kind] = error
+                continue
+            if kind is Kind.LABELLED_PAIRS:
+                return labelled_pairs(table, layout, reporter, labels)
+            read = triplets if kind is Kind.TRIPLETS else positive_pairs
+            return read(table, layout, reporter)
+        raise LayoutError(
+            f"{table.name} holds neither triplets nor labelled or positive pairs; {_nearest(errors)}",
+            errors[Kind.TRIPLETS].missing,
+        )
 
 
-def _nearer(not_triplets: LayoutError, not_pairs: LayoutError) -> str:
-    """Why a source is neither: as the kind of which it has more columns, or, if that is not clear, as both."""
-    reasons = {
-        f"as triplets: {not_triplets}": not_triplets.missing,
-        f"as labelled pairs: {not_pairs}": not_pairs.missing,
-    }
-    counts = [len(missing) for missing in reasons.values()]
+def _nearest(errors: Mapping[Kind, LayoutError]) -> str:
+    """Why a source is none of them: as the kinds of which it lacks the fewest columns, if that is clear.
+
+    Positive pairs have few columns to lack: they are spoken of only where they lack fewer than the others.
+    """
+    pairs, *others = (errors[kind] for kind in (Kind.POSITIVE_PAIRS, Kind.TRIPLETS, Kind.LABELLED_PAIRS))
+    counts = [len(error.missing) for error in others]
+    if all(counts) and 0 < len(pairs.missing) < min(counts):
+        return f"as {Kind.POSITIVE_PAIRS.value}: {pairs}"
     fewest = min(counts) if all(counts) else None
-    return "; ".join(reason for reason, missing in reasons.items() if fewest in (None, len(missing)))
+    kinds = [kind for kind, error in errors.items() if error is not pairs and fewest in (None, len(error.missing))]
+    return "; ".join(f"as {kind.value}: {errors[kind]}" for kind in kinds)
 
 
 @contextmanager
@@ -113,6 +130,23 @@ def triplets(table: Table, layout: Layout, reporter: Reporter) -> Triplets:
         found.positives.append(positive)
         found.negatives.append(negative)
     reporter.conclude(table.name, len(found))
+    return found
+
+
+def positive_pairs(table: Table, layout: Layout, reporter: Reporter) -> PositivePairs:
+    if layout.against is not None:
+        raise DiffaugError(layout.against)
+    found = PositivePairs([], [])
+    for _, (anchor, positive), _ in _rows(table, layout, reporter):
+        found.anchors.append(anchor)
+        found.positives.append(positive)
+    reporter.conclude(table.name, len(found))
+    for name, number in table.late.items():
+        if like_negatives(name):  # even when skipping: it may be most of the rows that have one
+            raise DiffaugError(
+                f"{table.name}, {table.unit} {number}: here is a column {name!r}, which no row before has; "
+                f"{_THROUGHOUT}: make two files of them"
+            )
     return found
 
 
@@ -164,20 +198,27 @@ def _rows(table: Table, layout: Layout, reporter: Reporter) -> Iterator[tuple[in
     if layout.kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS):
         mark = places.pop()[0]
     width = layout.width
+    # A row that lacks nothing but its negative may be a pair that has strayed here.
+    hints = {layout.at[-1]: f"; {_THROUGHOUT}"} if layout.kind is Kind.TRIPLETS else {}
     for number, cells in rows:
         if width is not None and len(cells) != width:
-            reporter(Problem(table.name, table.unit, number, "wrong number of columns", _ragged(table, cells, width)))
+            detail = _ragged(table, cells, width)
+            if layout.kind in (Kind.TRIPLETS, Kind.POSITIVE_PAIRS) and {len(cells), width} == {2, 3}:
+                detail += f"; {_THROUGHOUT}"
+            reporter(Problem(table.name, table.unit, number, "wrong number of columns", detail))
             continue
         texts = []
         for place, title in places:
             text = cells[place]
             if not isinstance(text, str):
-                what = "is missing" if text is MISSING or text is None else f"is no text: {quoted(text)}"
+                absent = text is MISSING or text is None
+                what = f"is missing{hints.get(place, '')}" if absent else f"is no text: {quoted(text)}"
                 reporter(Problem(table.name, table.unit, number, "no text", f"{title} {what}"))
                 break
             text = text.strip()
             if not text:
-                reporter(Problem(table.name, table.unit, number, "empty sentence", f"{title} is empty"))
+                detail = f"{title} is empty{hints.get(place, '')}"
+                reporter(Problem(table.name, table.unit, number, "empty sentence", detail))
                 break
             if "\0" in text:
                 reporter(Problem(table.name, table.unit, number, "NUL byte", f"{title} holds a NUL character"))

@@ -40,6 +40,8 @@ def recognise(table: Table, columns: Columns | None = None, kind: Kind | None = 
         return Recognised(layouts[Kind.TRIPLETS])
     if Kind.LABELLED_PAIRS in layouts or Kind.SCORED_PAIRS in layouts:
         return _labelled_or_scored(table, layouts)
+    if Kind.POSITIVE_PAIRS in layouts:
+        return Recognised(layouts[Kind.POSITIVE_PAIRS])
     found = Recognised(layouts[Kind.SENTENCES])
     if tabs := _constant_tabs(table):
         raise DiffaugError(
@@ -103,7 +105,8 @@ def _closest(table: Table, errors: dict[Kind, LayoutError]) -> str:
     if found(kind):
         return f"looks like {kind.value}, but {errors[kind]}"
     width = Counter(len(cells) for _, cells in table.head()).most_common(1)[0][0]
-    if width in (1, 3):
-        return str(errors[Kind.SENTENCES if width == 1 else Kind.TRIPLETS])
+    by_width = {1: Kind.SENTENCES, 2: Kind.POSITIVE_PAIRS, 3: Kind.TRIPLETS}
+    if width in by_width:
+        return str(errors[by_width[width]])
     needs = "; ".join(f"{kind.value} need {', '.join(ROLES[kind])}" for kind in Kind)
     return f"it is not clear what its columns are ({needs}); rename them, or say which is which: --column ROLE=NAME"

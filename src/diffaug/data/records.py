@@ -39,11 +39,17 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class Triplets(_Columns):
-    """A sentence, one that follows from it, and one that looks alike but contradicts it."""
+class PositivePairs(_Columns):
+    """Two sentences that belong together: a question and its duplicate, a query and what answers it."""
 
     anchors: list[str]
     positives: list[str]
+
+
+@dataclass(frozen=True)
+class Triplets(PositivePairs):
+    """A sentence, one that follows from it, and one that looks alike but contradicts it: its hard negative."""
+
     negatives: list[str]
 
 

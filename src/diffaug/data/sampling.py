@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar, overload
 
-from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets
+from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets
 from diffaug.errors import DiffaugError
 
-Columns = TypeVar("Columns", Triplets, LabelledPairs, ScoredPairs)
+Columns = TypeVar("Columns", PositivePairs, Triplets, LabelledPairs, ScoredPairs)
 Item = TypeVar("Item")
 
 
@@ -54,6 +54,6 @@ def draw(rows: Sequence[Item], seed: int, *, fraction: float | None = None, coun
 def draw(rows, seed, *, fraction=None, count=None):  # type: ignore[no-untyped-def]
     """The rows that `draw_indices` takes, in the order they have: a part of triplets, pairs or a list of sentences."""
     indices = draw_indices(len(rows), seed, fraction=fraction, count=count)
-    if isinstance(rows, (Triplets, LabelledPairs, ScoredPairs)):
+    if isinstance(rows, (PositivePairs, LabelledPairs, ScoredPairs)):
         return rows.take(indices)
     return [rows[i] for i in indices]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 
 Row = tuple[int, Sequence[object]]
@@ -35,6 +35,7 @@ class Table:
         may_have_header: the first row may turn out to be the columns' names (CSV and TSV).
         separator: what stands between cells of a text file.
         whole_lines: a row is a line of plain text, so there are no columns to speak of.
+        late: names that only rows after the first have, and the number of the first row with each; found in reading.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Table:
     may_have_header: bool = False
     separator: str | None = None
     whole_lines: bool = False
+    late: dict[str, int] = field(default_factory=dict)
 
     def head(self) -> list[Row]:
         """The first rows, which stay in the table."""
@@ -67,12 +69,20 @@ def table_from_numbered(numbered: Iterable[tuple[int, object]], name: str, forma
         if isinstance(item, Mapping):
             names.update(dict.fromkeys(str(key) for key in item))
     columns = tuple(names) or None
-    return Table(name, format, columns, _cells(chain(head, numbered), columns), unit)
+    late: dict[str, int] = {}
+    return Table(name, format, columns, _cells(chain(head, numbered), columns, late), unit, late=late)
 
 
-def _cells(numbered: Iterable[tuple[int, object]], names: tuple[str, ...] | None) -> Iterator[Row]:
+def _cells(
+    numbered: Iterable[tuple[int, object]], names: tuple[str, ...] | None, late: dict[str, int]
+) -> Iterator[Row]:
+    known = frozenset(names or ())
     for number, item in numbered:
         if isinstance(item, Mapping):
+            if not item.keys() <= known:
+                for key in item:
+                    if str(key) not in known:
+                        late.setdefault(str(key), number)
             yield number, [item.get(name, MISSING) for name in names or ()]
         elif names is not None:
             yield number, [MISSING] * len(names)
