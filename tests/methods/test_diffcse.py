@@ -155,7 +155,7 @@ def test_the_embedded_encoder_fills_in_for_itself(data_files: dict[str, str]) ->
     [
         ("replaced.generator=null", "needs replaced.generator"),
         ("replaced.generator=embedded", "another vocabulary than the encoder"),
-        ("replaced.mask_rate=1.5", "mask_rate is a part of the tokens, not 1.5"),
+        ("replaced.mask_rate=0", "mask_rate is a part of the tokens, not 0"),
         ("model.head=kept", "set model.template=null and model.head=training"),
         ("views.kind=prefix", "does not have views.kind=prefix"),
     ],

@@ -200,7 +200,7 @@ def test_stage_1_cannot_end_by_itself_without_two_prefixes(tiny_run: Run, views:
 
 @pytest.mark.parametrize("kind", ["adapter", "lora"])
 def test_an_empty_bottleneck_is_refused(tiny_run: Run, kind: str) -> None:
-    with pytest.raises(DiffaugError, match="at least one"):
+    with pytest.raises(DiffaugError, match="at least 1"):
         tiny_run("semi", views={"kind": kind, "bottleneck": 0})
 
 
