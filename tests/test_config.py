@@ -103,7 +103,7 @@ def test_a_recipe_that_does_not_exist_names_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[1, 2]", "holds no settings"), ("a: [", "is not valid YAML"), ("name: x\n", "missing 1 required")],
+    [("[1, 2]", "holds no settings"), ("a: [", "is not valid YAML"), ("name: x\n", "the setting 'method' is missing")],
 )
 def test_files_that_are_no_recipes(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text(text)

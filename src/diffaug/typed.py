@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from diffaug.errors import DiffaugError
@@ -15,7 +15,7 @@ def build(cls: Any, values: Any, source: str, where: str = "") -> Any:
     """A dataclass from a mapping; ``source`` and ``where`` are named in errors.
 
     Raises:
-        DiffaugError: a key that does not exist (the nearest one is named), or a value that does not fit.
+        DiffaugError: a key that does not exist (the nearest one is named) or is missing, or a value that does not fit.
     """
     if not isinstance(values, Mapping):
         raise DiffaugError(f"{source}: {where or 'the recipe'} must be a group of settings, not {values!r}")
@@ -23,15 +23,16 @@ def build(cls: Any, values: Any, source: str, where: str = "") -> Any:
     for key in values:
         if key not in hints:
             raise DiffaugError(f"{source}: unknown setting {_join(where, key)!r}{nearest(str(key), hints)}")
-    built = {
-        f.name: _value(hints[f.name], values[f.name], source, _join(where, f.name))
-        for f in fields(cls)
-        if f.name in values
-    }
-    try:
-        return cls(**built)
-    except TypeError as error:
-        raise DiffaugError(f"{source}: {error}") from error
+    for f in fields(cls):
+        if f.name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise DiffaugError(f"{source}: the setting {_join(where, f.name)!r} is missing")
+    return cls(
+        **{
+            f.name: _value(hints[f.name], values[f.name], source, _join(where, f.name))
+            for f in fields(cls)
+            if f.name in values
+        }
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -61,7 +61,8 @@ def test_a_grid_from_beginning_to_end(arguments: list[str], tmp_path: Path, monk
     cell = grid.cells[-1]
     for name in ("result.json", "summary.json"):
         (grid.folder_of(cell) / name).unlink()
-    (grid.folder_of(cell) / "recipe.yaml").write_text("seed: 1\n", "utf-8")
+    recipe = grid.folder_of(cell) / "recipe.yaml"
+    recipe.write_text(recipe.read_text("utf-8").replace(f"seed: {cell.seed}", "seed: 1"), "utf-8")
     monkeypatch.setattr(workers, "_PROCESSES", multiprocessing.get_context("fork"))
     output = run(*arguments, "--quiet", code=1)
     assert grid.plan_info["title"] in output
