@@ -107,6 +107,29 @@ def recipe_run(tiny_bert: Path, data_files: dict[str, str], labelled_pairs: str)
     return build
 
 
+@pytest.fixture
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recipe, Path], None]:
+    """Trains, and is interrupted in the fourth step of a stage."""
+
+    def run(recipe: Recipe, folder: Path) -> None:
+        from diffaug import train
+        from diffaug.training.loop import Loop
+
+        step = Loop._step
+
+        def failing(self: Loop, *args: Any) -> Any:
+            if self.progress.step == 3:
+                raise KeyboardInterrupt
+            return step(self, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Loop, "_step", failing)
+            with pytest.raises(KeyboardInterrupt):
+                train(recipe, folder, quiet=True)
+
+    return run
+
+
 def _ready(recipe: Recipe) -> Any:
     """The method, a function that collates a batch of a stage, and one that gives that batch's examples."""
     import torch

@@ -69,7 +69,12 @@ def test_the_loss_is_the_cross_entropy_of_cosines_over_the_temperature(
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_whole_run_goes_on_where_it_stopped(
-    name: str, tiny_bert: Path, data_files: dict[str, str], pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    tiny_bert: Path,
+    data_files: dict[str, str],
+    pairs: str,
+    cut_off: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
     changes = [f"model.backbone={tiny_bert}", f"data.nli={pairs}", f"data.dev={data_files['dev']}", *TRAINED[name]]
     changes += ["data.labels=30", "stage2.steps=5", "stage2.batch_size=8", "stage2.learning_rate=1e-3"]
@@ -81,19 +86,7 @@ def test_a_whole_run_goes_on_where_it_stopped(
     assert np.isfinite(result.scores["dev"])
     assert Embedder.from_pretrained(result.model).encode(["A sentence."]).shape == (1, 32)
 
-    from diffaug.training.loop import Loop
-
-    step = Loop._step
-
-    def failing(self: Loop, *args: Any) -> Any:
-        if self.progress.step == 3:
-            raise KeyboardInterrupt
-        return step(self, *args)
-
-    monkeypatch.setattr(Loop, "_step", failing)
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "cut", quiet=True)
-    monkeypatch.undo()
+    cut_off(recipe, tmp_path / "cut")
     train(recipe, tmp_path / "cut", resume=True, quiet=True)
     first, second = (load_file(tmp_path / folder / "best" / "diffaug.safetensors") for folder in ("whole", "cut"))
     assert first.keys() == second.keys()
