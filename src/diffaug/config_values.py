@@ -5,7 +5,7 @@ What is refused here would otherwise fail late, after a stage that took hours, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from diffaug.errors import DiffaugError
@@ -54,7 +54,7 @@ def check_values(recipe: Mapping[str, Any], source: str) -> None:
             raise DiffaugError(f"{source}: unknown setting 'data.columns.{name}'{nearest(name, _SOURCES)}")
 
 
-def _check(recipe: Mapping[str, Any], key: str, source: str, fits: Any, wanted: str) -> None:
+def _check(recipe: Mapping[str, Any], key: str, source: str, fits: Callable[..., bool], wanted: str) -> None:
     """Raise unless the number under ``key`` fits; what is left out, or a word such as auto, does."""
     group, name = key.split(".")
     number = None if recipe[group] is None else recipe[group][name]

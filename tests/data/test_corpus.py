@@ -77,7 +77,7 @@ def test_what_was_kept_is_not_read_again(collator: Collator, tmp_path: Path) -> 
 def test_scores_that_rank_nothing_are_refused(name: str, rows: list[str], collator: Collator, tmp_path: Path) -> None:
     (tmp_path / "same.tsv").write_text("\n".join(rows), "utf-8")
     corpus = Corpus(DataSettings(**{name: str(tmp_path / "same.tsv")}), collator)
-    with pytest.raises(DiffaugError, match=f"same.tsv: every score is 3, .* data.{name} needs"):
+    with pytest.raises(DiffaugError, match=rf"data\.{name}=.*same\.tsv: every score is 3, so no ranking"):
         getattr(corpus, name)()
 
 

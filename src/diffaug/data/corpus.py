@@ -195,11 +195,7 @@ class Corpus:
         if getattr(self._settings, name) is None:
             return None
         pairs = self._read(name, read_scored_pairs)
-        if len(set(pairs.scores)) < 2:
-            raise DiffaugError(
-                f"{getattr(self._settings, name)}: every score is {pairs.scores[0]:g}, so no ranking can be compared "
-                f"with them; data.{name} needs pairs of different similarity"
-            )
+        pairs.check_they_rank(f"data.{name}={getattr(self._settings, name)}")
         return pairs
 
     def _read_nli(

@@ -92,6 +92,14 @@ class ScoredPairs(_Columns):
     second: list[str]
     scores: list[float]
 
+    def check_they_rank(self, source: object) -> None:
+        """Raise if all scores are one and the same; ``source`` is named in the error."""
+        if len(set(self.scores)) < 2:
+            raise DiffaugError(
+                f"{source}: every score is {self.scores[0]:g}, so no ranking can be compared with them; scored pairs "
+                "need at least two different scores"
+            )
+
 
 def triplets_from_pairs(pairs: LabelledPairs) -> Triplets:
     """Join an entailed and a contradicted hypothesis of the same premise, in the order of the file.

@@ -227,12 +227,7 @@ def _own_task(kind: str, name: str, source: Any, columns: Columns | None) -> Tas
     if kind == "retrieval":
         return RetrievalTask(name, read_retrieval(source, columns))
     pairs = read_scored_pairs(source, columns)
-    if len(set(pairs.scores)) < 2:
-        where = source if isinstance(source, (str, os.PathLike)) else "the pairs given"
-        raise DiffaugError(
-            f"{where}: every score is {pairs.scores[0]:g}, so no ranking can be compared with them; scored pairs "
-            "need at least two different scores"
-        )
+    pairs.check_they_rank(source if isinstance(source, (str, os.PathLike)) else "the pairs given")
     return PairsTask(name, pairs)
 
 
