@@ -54,6 +54,19 @@ def test_other_seeds_of_the_best_setting_follow_without_waiting_for_other_rows(b
     assert schedule.finished == 7
 
 
+def test_settings_that_end_together_are_followed_once(begin: Callable[[], Grid]) -> None:
+    grid = begin()
+    schedule = Schedule(grid, more, rows={"A"})
+    assert drain(schedule) == [A0, A1]
+    for cell, dev in ((A0, 60.0), (A1, 70.0)):  # both have written their results before either is reported
+        finish(grid, cell, dev)
+    schedule.over(A0, finished=True)
+    assert schedule.next() == more(A1)[0]
+    schedule.over(A1, finished=True)
+    assert drain(schedule) == more(A1)[1:]
+    assert schedule.finished == 2
+
+
 def test_a_grid_goes_on_where_it_was(begin: Callable[[], Grid]) -> None:
     grid = begin()
     for cell, dev in ((A0, 60.0), (A1, 70.0), (B0, 50.0), (more(A1)[0], 70.0)):

@@ -37,6 +37,7 @@ class Schedule:
         self._more = more
         self._take_over = take_over
         self._waiting: deque[Cell] = deque()
+        self._known: set[Cell] = set()
         self.finished = 0
         first = [cell for cell in grid.first if rows is None or cell.row in rows]
         self._first = set(first)
@@ -71,7 +72,11 @@ class Schedule:
             self._queue(cells)
 
     def _queue(self, cells: list[Cell]) -> None:
-        for cell in cells:
+        # Where two settings of a row end together, the first of them to be reported finds the files of both: the second
+        # round begins then, and must not begin again with the other.
+        new = [cell for cell in cells if cell not in self._known]
+        self._known.update(new)
+        for cell in new:
             if self._grid.result(cell) is not None or (self._take_over is not None and self._take_over(cell)):
                 self.finished += 1
             else:
