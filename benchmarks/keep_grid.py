@@ -1,11 +1,11 @@
-"""Publish a finished grid: its results as one JSON file in results/, its figure, and the tables of pages made of them.
+"""Publish finished grids: the results of each as a JSON file in results/, the figure, and the tables of pages.
 
     diffaug reproduce main --encoder small --data d --budget small --out grids/main
     python benchmarks/keep_grid.py grids/main --name small --figures --docs
 
-The file is `results/reproduce-EXPERIMENT-NAME.json`. Encoder, data and other grids are in it by their bare names; as
-long as a path of this machine is left anywhere, nothing is written. Neither is a grid with gaps, unless --incomplete
-says so: then the file and every table made of it say so too.
+Several grids are published together, or none of them. A file is `results/reproduce-EXPERIMENT-NAME.json`. Encoder, data
+and other grids are in it by their bare names; as long as a path of this machine is left anywhere, nothing is written.
+Neither is a grid with gaps, unless --incomplete says so: then the file and every table made of it say so too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, short_lines
+from common import short_lines
 from kept_grids import incomplete, pack, unpack
 from page_tables import ROOT, refresh
 
@@ -27,21 +27,54 @@ from diffaug.files import atomic_file
 from diffaug.reproduce.grid import Grid
 from diffaug.reproduce.summary import summarise
 
-ASSETS = ROOT / "docs" / "assets"
-
 # How a path of some machine begins, at the beginning of a word: `/home`, `~/x`, `C:\\x`, `file:/`. What has a slash
 # further inside is a hub name, a relative path or an address.
 _MACHINE_PATH = re.compile(r"""(?:^|(?<=[\s=:,;'"(\[<>]))(?:/[^\s/]|~[\w.-]*/|[A-Za-z]:[\\/]|file:/)""")
 
 
-def keep(folder: Path, name: str | None = None, *, gaps: bool = False, results: Path = RESULTS) -> Path:
-    """Write down what a grid found; returns the file.
+def publish(
+    folders: Sequence[Path],
+    name: str | None = None,
+    *,
+    gaps: bool = False,
+    figures: bool = False,
+    docs: bool = False,
+    root: Path = ROOT,
+) -> list[Path]:
+    """Keep grids, all of them or none; returns what was written.
+
+    Args:
+        folders: of the grids.
+        name: tells grids of one experiment apart; left out, the encoder's.
+        gaps: they need not be complete.
+        figures: draw theirs for the pages.
+        docs: write the tables of the pages anew.
+        root: the repository.
+
+    Raises:
+        DiffaugError: see `checked`; two grids would be one file; a figure or table cannot be made.
+    """
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for folder in folders:
+        values = checked(folder, gaps=gaps)
+        stem = f"reproduce-{values['experiment']}-{bare_name(name or values['encoder'])}"
+        if stem in found:
+            raise DiffaugError(f"{found[stem][0]} and {folder} would both be {stem}; keep them with different --name")
+        found[stem] = folder, values
+    written = []
+    for stem, (folder, values) in found.items():
+        written.append(keep(values, root / "benchmarks" / "results" / f"{stem}.json"))
+        if figures:
+            written.append(keep_figure(folder, root / "docs" / "assets" / f"{stem}.png"))
+    return written + (refresh(root) if docs else [])
+
+
+def checked(folder: Path, *, gaps: bool = False) -> dict[str, Any]:
+    """What a grid found, as it may be published.
 
     Args:
         folder: of the grid, which is read as `diffaug reproduce` reads it to make its tables.
-        name: tells grids of one experiment apart; left out, the encoder's.
-        gaps: a grid that is not complete may be kept too.
-        results: where the file goes.
+        gaps: it need not be complete.
 
     Raises:
         DiffaugError: there is no grid, it is not complete, or a path of this machine would be published.
@@ -54,18 +87,22 @@ def keep(folder: Path, name: str | None = None, *, gaps: bool = False, results: 
             f"{folder} is not complete. {'. '.join(lacking)}. Go on with the command that began it, or keep it as it "
             "is with --incomplete"
         )
-    values = without_paths(pack(grid, summary), _known_paths(grid, [*summary.taken_over]))
+    values: dict[str, Any] = without_paths(pack(grid, summary), _known_paths(grid, [*summary.taken_over]))
     for place, text in machine_paths(values):
         raise DiffaugError(f"{folder}: {place} would publish a path of this machine, in {text!r}; nothing was written")
     unpack(values)  # a file that cannot be read again is none
-    target = results / f"reproduce-{summary.experiment}-{bare_name(name or values['encoder'])}.json"
+    return values
+
+
+def keep(values: dict[str, Any], target: Path) -> Path:
+    """Write what `checked` gave; returns the file."""
     with atomic_file(target) as temporary:
         temporary.write_text(short_lines(values) + "\n", "utf-8")
     return target
 
 
-def keep_figure(folder: Path, name: str, assets: Path = ASSETS) -> Path:
-    """Draw the grid's figure, from the results as they are now, and put it among those of the pages as ``name``.png.
+def keep_figure(folder: Path, target: Path) -> Path:
+    """Draw the grid's figure, from the results as they are now, for a page; returns the file.
 
     Raises:
         DiffaugError: it cannot be drawn, or would show a path of this machine.
@@ -78,7 +115,6 @@ def keep_figure(folder: Path, name: str, assets: Path = ASSETS) -> Path:
         # The two show the same; the one that can be read is looked at.
         for _, text in machine_paths(re.findall(r">([^<>]+)<", files[".svg"].read_text("utf-8"))):
             raise DiffaugError(f"{folder}: the figure would publish a path of this machine, in {text!r}")
-        target = assets / f"{name}.png"
         with atomic_file(target) as temporary:
             temporary.write_bytes(files[".png"].read_bytes())
     return target
@@ -128,17 +164,16 @@ def _known_paths(grid: Grid, sources: list[str]) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("grid", type=Path, help="the folder of a grid that diffaug reproduce has finished")
-    parser.add_argument("--name", help="what tells it from other grids of the experiment; left out, the encoder's name")
-    parser.add_argument("--incomplete", action="store_true", help="keep it though runs failed or are missing")
-    parser.add_argument("--figures", action="store_true", help="put its figure into docs/assets")
+    parser.add_argument("grids", type=Path, nargs="+", metavar="GRID", help="a folder that diffaug reproduce finished")
+    parser.add_argument("--name", help="tells grids of one experiment apart; left out, the encoder's")
+    parser.add_argument("--incomplete", action="store_true", help="also if runs failed or are missing")
+    parser.add_argument("--figures", action="store_true", help="draw the figures, into docs/assets")
     parser.add_argument("--docs", action="store_true", help="write the tables of all pages anew")
     options = parser.parse_args()
     try:
-        file = keep(options.grid, options.name, gaps=options.incomplete)
-        written = [file]
-        written += [keep_figure(options.grid, file.stem)] if options.figures else []
-        written += refresh() if options.docs else []
+        written = publish(
+            options.grids, options.name, gaps=options.incomplete, figures=options.figures, docs=options.docs
+        )
     except DiffaugError as error:
         sys.exit(str(error))
     for path in written:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from benchmarks.kept_fixtures import check_file, few_grid, main_grid
-from keep_grid import bare_name, keep, keep_figure, machine_paths, without_paths
+from keep_grid import bare_name, checked, keep, keep_figure, machine_paths, publish, without_paths
 from kept_grids import incomplete, read, unpack
 
 from diffaug.errors import DiffaugError
@@ -24,15 +24,15 @@ def grid(tmp_path: Path) -> Grid:
     return main_grid(tmp_path / "grids" / "mine", tmp_path / "machine")
 
 
-def kept(grid: Grid, results: Path, **options: Any) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(keep(grid.folder, results=results, **options).read_text("utf-8"))
-    return values
+def kept(grid: Grid, folder: Path) -> Path:
+    """The file of a grid that is complete."""
+    return keep(checked(grid.folder), folder / "kept.json")
 
 
 def test_all_tables_can_be_made_again(tmp_path: Path) -> None:
     for grid in (main_grid(tmp_path / "mine", tmp_path / "machine"), few_grid(tmp_path / "few")):
         text = render(summarise(grid), "markdown")
-        again = render(read(keep(grid.folder, results=tmp_path)).summary, "markdown")
+        again = render(read(kept(grid, tmp_path)).summary, "markdown")
         for path, name in ((tmp_path / "machine/models/small", "small"), (tmp_path / "machine/grids/other", "other")):
             text = text.replace(str(path), name)
         assert again == text
@@ -41,7 +41,7 @@ def test_all_tables_can_be_made_again(tmp_path: Path) -> None:
 
 def test_everything_found_is_there(tmp_path: Path) -> None:
     grid = few_grid(tmp_path / "few")
-    summary = read(keep(grid.folder, results=tmp_path)).summary
+    summary = read(kept(grid, tmp_path)).summary
     mine, theirs = to_dict(summary), to_dict(summarise(grid))
     for entry in (*mine["entries"], *theirs["entries"]):
         for run in entry["runs"]:  # the commands can be put together from what is kept, but are not kept
@@ -61,8 +61,8 @@ def _rounded(values: Any) -> Any:
 
 
 def test_the_file_says_how_it_was_made_and_what_was_tried(grid: Grid, tmp_path: Path) -> None:
-    values = kept(grid, tmp_path)
-    assert (tmp_path / "reproduce-main-small.json").is_file()
+    values = checked(grid.folder)
+    assert json.loads(kept(grid, tmp_path).read_text("utf-8")) == values
     assert shlex.split(values["command"]) == [
         *("diffaug", "reproduce", "main", "--encoder", "small", "--data", "data"),
         *("--triplets", "triplets.csv.xz", "--dev", "STSB.dev.tsv", "--seeds", "2", "--draws", "1"),
@@ -87,7 +87,7 @@ def test_the_file_says_how_it_was_made_and_what_was_tried(grid: Grid, tmp_path: 
 
 
 def test_a_kept_file_holds_together_and_one_that_was_edited_does_not(grid: Grid, tmp_path: Path) -> None:
-    file = keep(grid.folder, results=tmp_path)
+    file = kept(grid, tmp_path)
     check_file(file)
     text = file.read_text("utf-8")
     for was, becomes in (
@@ -101,8 +101,34 @@ def test_a_kept_file_holds_together_and_one_that_was_edited_does_not(grid: Grid,
             check_file(file)
 
 
-def test_a_name_of_ones_own(grid: Grid, tmp_path: Path) -> None:
-    assert keep(grid.folder, "tiny", results=tmp_path).name == "reproduce-main-tiny.json"
+def test_several_grids_are_published_together(grid: Grid, tmp_path: Path) -> None:
+    few, root = few_grid(tmp_path / "few"), tmp_path / "root"
+    (root / "docs").mkdir(parents=True)
+    for page in ("README.md", "docs/a.md"):
+        (root / page).write_text("Text.\n", "utf-8")
+    start = "<!-- from benchmarks/results/reproduce-main-tiny.json: overview -->"
+    (root / "docs" / "a.md").write_text(f"{start}\n<!-- end -->\n", "utf-8")
+    results = root / "benchmarks" / "results"
+    files = [results / "reproduce-main-tiny.json", results / "reproduce-low-label-tiny.json"]
+    assert publish([grid.folder, few.folder], "tiny", docs=True, root=root) == [*files, root / "docs" / "a.md"]
+    assert publish([grid.folder, few.folder], root=root) == [
+        results / "reproduce-main-small.json",
+        results / "reproduce-low-label-bert-base-uncased.json",
+    ]
+
+
+def test_of_several_grids_one_that_is_refused_keeps_back_all(grid: Grid, tmp_path: Path) -> None:
+    few, root = few_grid(tmp_path / "few"), tmp_path / "root"
+    with pytest.raises(DiffaugError, match="would both be reproduce-main-small; keep them with different --name"):
+        publish([grid.folder, grid.folder], root=root)
+    _lose(few)
+    with pytest.raises(DiffaugError, match="few is not complete"):
+        publish([grid.folder, few.folder], root=root)
+    assert not root.exists()
+    assert len(publish([grid.folder, few.folder], gaps=True, root=root)) == 2
+
+
+def test_a_name_for_files() -> None:
     assert bare_name("sentence-transformers/All MiniLM_L6") == "all-minilm-l6"
 
 
@@ -139,9 +165,8 @@ def _lose_similarities(grid: Grid) -> None:
 def test_a_grid_with_gaps_is_refused_unless_it_may_have_them(harm: Any, words: str, grid: Grid, tmp_path: Path) -> None:
     harm(grid)
     with pytest.raises(DiffaugError, match=words):
-        keep(grid.folder, results=tmp_path)
-    assert not list(tmp_path.glob("*.json"))
-    values = kept(grid, tmp_path, gaps=True)
+        checked(grid.folder)
+    values = checked(grid.folder, gaps=True)
     assert values["incomplete"] == incomplete(summarise(grid)) != []
     assert render(unpack(values).summary, "markdown").count("†") == render(summarise(grid), "markdown").count("†")
 
@@ -151,13 +176,11 @@ def test_a_path_that_is_left_is_refused(grid: Grid, tmp_path: Path) -> None:
     (grid.folder_of(cell) / "result.json").unlink()
     grid.fail(cell, "the disk is full: /mnt/scratch/tmp")
     with pytest.raises(DiffaugError, match=r"failures\.0\.why would publish a path of this machine.*/mnt/scratch"):
-        keep(grid.folder, gaps=True, results=tmp_path)
-    assert not list(tmp_path.glob("*.json"))
+        checked(grid.folder, gaps=True)
 
 
 def test_known_paths_become_names_and_nothing_else_does(grid: Grid, tmp_path: Path) -> None:
-    text = keep(grid.folder, results=tmp_path).read_text("utf-8")
-    assert str(tmp_path) not in text
+    assert str(tmp_path) not in kept(grid, tmp_path).read_text("utf-8")
     known = {"/a/d": "d", "/a/d/x.txt": "x.txt", "sets/nli": "nli"}
     before = ["/a/d", "in /a/d/x.txt.", "k=/a/d/y", "/a/data", "b/a/d", {"/a/d": 1.5}, "hub/model", "my sets/nli"]
     after = ["d", "in x.txt.", "k=d/y", "/a/data", "b/a/d", {"d": 1.5}, "hub/model", "my nli"]
@@ -198,7 +221,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_the_figure_is_drawn_from_the_results(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    figure = keep_figure(few_grid(tmp_path / "few").folder, "reproduce-low-label-x", tmp_path / "assets")
-    assert figure == tmp_path / "assets" / "reproduce-low-label-x.png"
+    figure = keep_figure(few_grid(tmp_path / "few").folder, tmp_path / "assets" / "x.png")
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in figure.parent.iterdir()] == [figure.name]

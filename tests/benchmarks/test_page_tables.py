@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.kept_fixtures import few_grid, main_grid
-from keep_grid import keep
+from keep_grid import checked, keep
 from kept_grids import read
 from page_tables import block, filled, refresh
 
@@ -28,7 +28,7 @@ def grid(tmp_path: Path) -> Grid:
 @pytest.fixture
 def root(tmp_path: Path, grid: Grid) -> Path:
     """A repository with a kept grid, and two pages that show it."""
-    keep(grid.folder, results=tmp_path / "results")
+    keep(checked(grid.folder), tmp_path / "results" / "reproduce-main-small.json")
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text(f"# Title\n\n{START}\nold\n<!-- end -->\n\nText.\n", "utf-8")
     (tmp_path / "docs" / "a.md").write_text(f"{START}\n<!-- end -->\n", "utf-8")
@@ -36,7 +36,7 @@ def root(tmp_path: Path, grid: Grid) -> Path:
 
 
 def test_the_overview_of_methods(grid: Grid, tmp_path: Path) -> None:
-    lines = block(read(keep(grid.folder, results=tmp_path)), "overview")
+    lines = block(read(keep(checked(grid.folder), tmp_path / "x.json")), "overview")
     untrained, simcse, diffaug = summarise(grid).entries
     average = {entry.row: entry.values[AVERAGE] for entry in (untrained, simcse, diffaug)}
     assert diffaug.test is not None
@@ -59,7 +59,7 @@ def test_the_overview_of_methods(grid: Grid, tmp_path: Path) -> None:
 
 def test_the_overview_of_columns(tmp_path: Path) -> None:
     grid = few_grid(tmp_path / "few")
-    lines = block(read(keep(grid.folder, results=tmp_path)), "overview")
+    lines = block(read(keep(checked(grid.folder), tmp_path / "x.json")), "overview")
     found = {(entry.row, entry.column): entry for entry in summarise(grid).entries}
     cells = {place: f"{e.values[AVERAGE].mean:.2f} ±{e.values[AVERAGE].deviation:.2f}" for place, e in found.items()}
     assert lines[:7] == [
@@ -76,7 +76,7 @@ def test_the_overview_of_columns(tmp_path: Path) -> None:
 
 def test_other_tables_are_the_librarys_own(tmp_path: Path) -> None:
     grid = few_grid(tmp_path / "few")
-    kept = read(keep(grid.folder, results=tmp_path))
+    kept = read(keep(checked(grid.folder), tmp_path / "x.json"))
     keys = [part.key for part in parts(summarise(grid))]
     assert keys == ["scores", "tests", "lead", "settings"]
     for part in parts(summarise(grid)):
@@ -87,7 +87,7 @@ def test_other_tables_are_the_librarys_own(tmp_path: Path) -> None:
 
 def test_a_grid_with_gaps_says_so_wherever_it_is_shown(grid: Grid, tmp_path: Path) -> None:
     (grid.folder_of(grid.more[0]) / "result.json").unlink()
-    kept = read(keep(grid.folder, gaps=True, results=tmp_path))
+    kept = read(keep(checked(grid.folder, gaps=True), tmp_path / "x.json"))
     for table in ("overview", "scores", "settings"):
         assert block(kept, table)[0].startswith("**Not complete.** 1 planned run not finished: simcse-sup_setting1")
     assert any(line.startswith("| SimCSE, sup† | ") for line in block(kept, "overview"))
