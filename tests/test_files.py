@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, atomic_folder
+from diffaug.files import alone, atomic_file, atomic_folder, restore
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -91,6 +92,100 @@ def test_folder_survives_a_failing_rename(tmp_path: Path, monkeypatch: pytest.Mo
     assert tree(tmp_path) == {"old": "", "old/a": "1"}
 
 
+def test_two_that_replace_a_folder_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of one happens at each moment of the other: the last one's folder stays, and neither fails."""
+    target, rename, moments = tmp_path / "target", Path.rename, 0
+
+    def disturbed(path: Path, to: Path) -> Path:
+        nonlocal moments
+        moments += 1
+        if moments == disturb_at:  # just before: the other process does all of its own
+            with atomic_folder(target, overwrite=True) as other:
+                (other / "other").write_text("2")
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", disturbed)
+    for disturb_at in (1, 2):
+        target.mkdir()
+        moments = 0
+        with atomic_folder(target, overwrite=True) as temporary:
+            (temporary / "own").write_text("1")
+        assert moments > disturb_at
+        assert tree(tmp_path) == {"target": "", "target/own": "1"}
+        (target / "own").unlink()
+        target.rmdir()
+
+
+def test_what_another_has_made_meanwhile_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a").write_text("2")
+    with pytest.raises(DiffaugError, match="exists already"), atomic_folder(tmp_path / "new"):
+        shutil.copytree(other, tmp_path / "new")
+    assert tree(tmp_path / "new") == {"a": "2"}
+
+
+def test_a_folder_that_was_set_aside_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies between two renames: nothing of its code runs any more."""
+    target = tmp_path / "target"
+    restore(target)
+    assert not target.exists()
+    target.mkdir()
+    (target / "a").write_text("1")
+    rename = Path.rename
+
+    def die(path: Path, to: Path) -> Path:
+        if to == target:
+            os._exit(0)
+        return rename(path, to)
+
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(Path, "rename", die)
+        try:
+            with atomic_folder(target, overwrite=True) as temporary:
+                (temporary / "a").write_text("2")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not target.exists()
+    restore(target)
+    assert tree(target) == {"a": "1"}
+    restore(target)
+    assert tree(target) == {"a": "1"}
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with alone(path, "no"), pytest.raises(DiffaugError, match=r"^no$"), alone(path, "no"):
+        pytest.fail("the block must not run")
+    assert not path.exists()
+    path.write_text("left by a process that died")
+    with alone(path, "no"):
+        pass
+    assert not path.exists()
+    with pytest.raises(DiffaugError, match="cannot be written"), alone(tmp_path / "nowhere" / "lock", "no"):
+        pytest.fail("the block must not run")
+
+
+def test_who_waited_with_a_file_that_is_gone_takes_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One opens the file, and its holder removes it and lets go: what was opened keeps nobody away any more."""
+    path, opened, open_file = tmp_path / "lock", [], Path.open
+
+    def late(self: Path, *arguments: str) -> object:
+        file = open_file(self, *arguments)
+        if not opened:
+            self.unlink()
+        opened.append(file)
+        return file
+
+    monkeypatch.setattr(Path, "open", late)
+    with alone(path, "no"):
+        assert len(opened) == 2
+        assert path.exists()
+        with pytest.raises(DiffaugError, match=r"^no$"), alone(path, "no"):
+            pytest.fail("the block must not run")
+
+
 def test_file_replaces_the_old_one_when_it_is_whole(tmp_path: Path) -> None:
     target = tmp_path / "below" / "a.npy"
     for text in ("first", "second"):
@@ -122,6 +217,15 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
         os.umask(before)
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.rglob("*")}
     assert modes == {"file": 0o640, "folder": 0o750, "inner": 0o640}
+
+
+def test_permissions_of_all_threads_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The umask can be read only by changing it, for a moment in which other threads make files, or change it too."""
+    monkeypatch.setattr(os, "umask", lambda _: pytest.fail("the umask was changed"))
+    with atomic_file(tmp_path / "file") as temporary:
+        temporary.write_text("")
+    with atomic_folder(tmp_path / "folder") as folder:
+        (folder / "inner").write_text("")
 
 
 def test_all_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
