@@ -6,6 +6,8 @@ Nothing here imports torch, which takes seconds, so that a mistake is answered a
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict
 from diffaug.data.formats import HUB_PREFIX, open_table
 from diffaug.data.given import PASSED
 from diffaug.errors import DiffaugError
+from diffaug.files import alone, restore
 from diffaug.training.trackers import check_trackers
+
+_LOCK = ".lock"
 
 
 def check_start(recipe: Recipe, folder: Path, resume: bool) -> None:
@@ -59,10 +64,36 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
         )
 
 
-def sweep(folder: Path) -> None:
-    """Remove what writes that were cut off have left in a run's folder."""
+@contextmanager
+def claimed(folder: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
+    """Have a run's folder to oneself, in order, for the time of the block. If the run leaves nothing there, it goes.
+
+    Raises:
+        DiffaugError: as `check_folder`; another process is at work there, or it cannot be made.
+    """
+    check_folder(folder, recipe, resume)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiffaugError(f"{folder} cannot be written: {error.strerror or error}") from error
+    try:
+        with alone(
+            folder / _LOCK, f"another process is at work in {folder}; wait for it to end, or choose another folder"
+        ):
+            check_folder(folder, recipe, resume)  # again: a run may have begun or ended there meanwhile
+            _sweep(folder)
+            yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+
+
+def _sweep(folder: Path) -> None:
+    """Undo what writes that were cut off have left in a run's folder."""
+    restore(folder / "best")
     for leftover in (*folder.glob(".*"), *(folder / "checkpoints").glob(".*")):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        if leftover.name != _LOCK:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:

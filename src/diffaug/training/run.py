@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from diffaug.training.checkpoint import Checkpoint, checkpoints
 from diffaug.training.kept import Kept
 from diffaug.training.loop import Loop, stage_streams
 from diffaug.training.precision import Precision
-from diffaug.training.preflight import check_folder, sweep
+from diffaug.training.preflight import claimed
 from diffaug.training.scoring import Scorer, spearman
 from diffaug.training.signals import stop_on_signals
 from diffaug.training.trackers import check_trackers, tracked
@@ -109,10 +110,23 @@ def train(
         log_with=recipe.loop.trackers or None,
         project_dir=str(folder),
     )
+    with claimed(folder, recipe, resume) if accelerator.is_main_process else nullcontext():
+        return _train(recipe, given, folder, accelerator, start, resume=resume, quiet=quiet, kept=kept)
+
+
+def _train(
+    recipe: Recipe,
+    given: Mapping[str, Given],
+    folder: Path,
+    accelerator: Accelerator,
+    start: float,
+    *,
+    resume: bool,
+    quiet: bool,
+    kept: Kept | None,
+) -> TrainResult:
+    """As `train`, once the folder is the run's own; it started at the moment ``start``."""
     precision = Precision(recipe.loop.precision, accelerator.device)
-    if accelerator.is_main_process:
-        check_folder(folder, recipe, resume)
-        sweep(folder)
     tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
 
     source = str(EMBEDDED_MODEL) if recipe.model.backbone == "embedded" else recipe.model.backbone
