@@ -36,6 +36,7 @@ def publish(
     folders: Sequence[Path],
     name: str | None = None,
     *,
+    about: str = "",
     gaps: bool = False,
     figures: bool = False,
     docs: bool = False,
@@ -46,6 +47,7 @@ def publish(
     Args:
         folders: of the grids.
         name: tells grids of one experiment apart; left out, the encoder's.
+        about: what the grids cannot know: what the encoder is, and what the files hold.
         gaps: they need not be complete.
         figures: draw theirs for the pages.
         docs: write the tables of the pages anew.
@@ -56,7 +58,7 @@ def publish(
     """
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for folder in folders:
-        values = checked(folder, gaps=gaps)
+        values = checked(folder, about, gaps=gaps)
         stem = f"reproduce-{values['experiment']}-{bare_name(name or values['encoder'])}"
         if stem in found:
             raise DiffaugError(f"{found[stem][0]} and {folder} would both be {stem}; keep them with different --name")
@@ -69,11 +71,12 @@ def publish(
     return written + (refresh(root) if docs else [])
 
 
-def checked(folder: Path, *, gaps: bool = False) -> dict[str, Any]:
+def checked(folder: Path, about: str = "", *, gaps: bool = False) -> dict[str, Any]:
     """What a grid found, as it may be published.
 
     Args:
         folder: of the grid, which is read as `diffaug reproduce` reads it to make its tables.
+        about: what it cannot know.
         gaps: it need not be complete.
 
     Raises:
@@ -87,7 +90,8 @@ def checked(folder: Path, *, gaps: bool = False) -> dict[str, Any]:
             f"{folder} is not complete. {'. '.join(lacking)}. Go on with the command that began it, or keep it as it "
             "is with --incomplete"
         )
-    values: dict[str, Any] = without_paths(pack(grid, summary), _known_paths(grid, [*summary.taken_over]))
+    packed = {"about": about, **pack(grid, summary)}
+    values: dict[str, Any] = without_paths(packed, _known_paths(grid, [*summary.taken_over]))
     for place, text in machine_paths(values):
         raise DiffaugError(f"{folder}: {place} would publish a path of this machine, in {text!r}; nothing was written")
     unpack(values)  # a file that cannot be read again is none
@@ -166,13 +170,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grids", type=Path, nargs="+", metavar="GRID", help="a folder that diffaug reproduce finished")
     parser.add_argument("--name", help="tells grids of one experiment apart; left out, the encoder's")
+    parser.add_argument("--about", default="", help="what the grids cannot know: what encoder and files are")
     parser.add_argument("--incomplete", action="store_true", help="also if runs failed or are missing")
     parser.add_argument("--figures", action="store_true", help="draw the figures, into docs/assets")
     parser.add_argument("--docs", action="store_true", help="write the tables of all pages anew")
     options = parser.parse_args()
     try:
         written = publish(
-            options.grids, options.name, gaps=options.incomplete, figures=options.figures, docs=options.docs
+            options.grids,
+            options.name,
+            about=options.about,
+            gaps=options.incomplete,
+            figures=options.figures,
+            docs=options.docs,
         )
     except DiffaugError as error:
         sys.exit(str(error))

@@ -84,7 +84,6 @@ def pack(grid: Grid, summary: Summary) -> dict[str, Any]:
     dev = {cell.name: result.scores[DEV] for cell, result in grid.results()}
     return {
         "format_version": FORMAT_VERSION,
-        "what": f"diffaug reproduce {summary.experiment}: {summary.title}",
         "command": command(grid, summary),
         "incomplete": incomplete(summary),
         "diffaug": __version__,

@@ -61,8 +61,9 @@ def _rounded(values: Any) -> Any:
 
 
 def test_the_file_says_how_it_was_made_and_what_was_tried(grid: Grid, tmp_path: Path) -> None:
-    values = checked(grid.folder)
-    assert json.loads(kept(grid, tmp_path).read_text("utf-8")) == values
+    values = checked(grid.folder, "a toy")
+    assert json.loads(kept(grid, tmp_path).read_text("utf-8")) == {**values, "about": ""}
+    assert values["about"] == "a toy"
     assert shlex.split(values["command"]) == [
         *("diffaug", "reproduce", "main", "--encoder", "small", "--data", "data"),
         *("--triplets", "triplets.csv.xz", "--dev", "STSB.dev.tsv", "--seeds", "2", "--draws", "1"),
