@@ -86,7 +86,7 @@ def pack(grid: Grid, summary: Summary) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         "command": command(grid, summary),
         "incomplete": incomplete(summary),
-        "diffaug": __version__,
+        "kept_with": f"diffaug {__version__}",
         "machines": found["machines"],
         "experiment": summary.experiment,
         "title": summary.title,
