@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from grid_work import ABOUT, break_down, kill_once, plan_of, quick_cell, stop_th
 
 from diffaug.errors import DiffaugError
 from diffaug.reproduce import workers
-from diffaug.reproduce.cell import Cell
-from diffaug.reproduce.grid import SHARED, Grid
+from diffaug.reproduce.cell import Cell, Result
+from diffaug.reproduce.grid import SHARED, Grid, write_result
 from diffaug.reproduce.plans import Plan
 from diffaug.reproduce.run import GridInterrupted, run_grid
 from diffaug.training.loop import Loop
@@ -88,6 +89,47 @@ def test_a_stopped_grid_goes_on(tiny_bert: Path, data: Path, tmp_path: Path) -> 
     assert run_grid(grid, broken, data, quiet=True, rows={"First"}) == []
     assert trained.stat().st_mtime_ns == when
     assert [cell.row for cell, _ in grid.results()] == ["First", "First"]
+
+
+def test_a_cell_is_finished_though_its_process_died_right_after(
+    tiny_bert: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_: Cell, folder: Path, *__: Any, **___: Any) -> None:
+        write_result(folder, Result({"STS-B dev": 70.0, "average": 69.0}, 1.0, 0.5))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("diffaug.reproduce.work.carry_out", die)
+    plan = plan_of([quick_cell("First", tiny_bert, data)])
+    grid = begin(tmp_path / "grid", plan)
+    assert run_grid(grid, plan, data, quiet=True) == []
+    assert [cell.seed for cell, _ in grid.results()] == [42, 43]
+    assert grid.failures() == []
+
+
+def test_a_cell_that_is_asked_to_stop_more_than_once_is_saved(
+    tiny_bert: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where all processes of a job are asked, and the main process then asks its workers as well."""
+    step = Loop._step
+
+    def asked(loop: Loop, *rest: Any) -> Any:
+        if (loop.progress.stage, loop.progress.step) == (2, 1):
+            os.kill(os.getppid(), signal.SIGTERM)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+        return step(loop, *rest)
+
+    plan = plan_of([quick_cell("First", tiny_bert, data)], seeds=(42,))
+    grid = begin(tmp_path / "grid", plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", asked)
+        with pytest.raises(GridInterrupted):
+            run_grid(grid, plan, data, quiet=True)
+    assert grid.failures() == []
+    (saved,) = (grid.folder_of(plan.cells[0]) / "checkpoints").iterdir()
+    assert saved.name == "stage2-step0000002"
+    assert run_grid(grid, plan, data, quiet=True) == []
+    assert len(grid.results()) == 1
 
 
 def test_cells_that_are_measured_have_a_process_of_their_own(tiny_bert: Path, data: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def run_grid(
         raise DiffaugError(f"there must be at least one job, not {jobs}")
     fresh = plan.one_at_a_time
     orders = Orders(grid.folder, data, 1 if fresh else jobs, keep_models, fresh, plan.record)
-    with grid.locked(), stop_on_signals() as stop, Crew(orders, grid.folder / "workers.log") as crew:
+    with grid.locked(), stop_on_signals() as stop, Crew(orders, grid.folder / "workers.log", stop) as crew:
         schedule = Schedule(grid, plan.more, rows, _taking_over(grid, reuse, keep_models, stop))
         if schedule.waiting:
             crew.start(schedule.waiting)
@@ -107,9 +107,10 @@ def _run(
             break
         for outcome in crew.outcomes(_LOOK_UP):
             cell, failure = outcome.cell, outcome.failure
-            if outcome.result is not None:
+            # What ended a process after the last write of its cell has not undone it.
+            if (result := outcome.result or grid.result(cell)) is not None:
                 schedule.over(cell, finished=True)
-                display.finished(cell, outcome.result)
+                display.finished(cell, result)
                 continue
             if failure is None and not stop:
                 failure = "the process that ran it was asked to stop, by somebody else; its state is saved"

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from diffaug.errors import DiffaugError
 from diffaug.reproduce.cell import Cell, Result
 from diffaug.reproduce.grid import SHARED, Grid
+from diffaug.training.signals import StopRequest, be_patient
 
 if TYPE_CHECKING:
     from diffaug.reproduce.score import StsTasks
@@ -78,12 +79,13 @@ class Crew:
     Attributes:
         orders: for all of them.
         log: the file their output goes to.
+        stopping: whether the grid was asked to stop, by a signal that may have reached its workers, too.
     """
 
     orders: Orders
     log: Path
+    stopping: StopRequest = field(default_factory=StopRequest)
     _workers: list[_Worker] = field(default_factory=list)
-    _stopping: bool = False
 
     def __enter__(self) -> Crew:
         return self
@@ -108,7 +110,11 @@ class Crew:
 
     def give(self, cell: Cell) -> None:
         """Have a free worker run a cell; there must be fewer `running` than jobs."""
-        worker = next((worker for worker in self._workers if worker.cell is None), None) or self._hire()
+        free = [worker for worker in self._workers if worker.cell is None]
+        for worker in free:
+            if not worker.process.is_alive():  # whatever became of it, it was not this cell's fault
+                self._dismiss(worker)
+        worker = next((worker for worker in free if worker in self._workers), None) or self._hire()
         worker.cell = cell
         with suppress(OSError):  # it has died meanwhile, which `outcomes` will find
             worker.connection.send(cell)
@@ -126,15 +132,12 @@ class Crew:
                 outcome, stays = self._died(worker, worker.cell), False
             worker.cell = None
             if not stays:
-                self._workers.remove(worker)
-                worker.connection.close()
-                worker.process.join()
+                self._dismiss(worker)
             found.append(outcome)
         return found
 
     def stop(self) -> None:
         """Have all that run save their state and leave; `outcomes` tells when they have."""
-        self._stopping = True
         for worker in self._workers:
             if worker.cell is not None:
                 worker.process.terminate()
@@ -147,21 +150,28 @@ class Crew:
         self._workers.append(_Worker(process, ours))
         return self._workers[-1]
 
+    def _dismiss(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        worker.connection.close()
+        worker.process.join()
+
     def _died(self, worker: _Worker, cell: Cell) -> Outcome:
         worker.process.join()
-        if self._stopping:
-            return Outcome(cell)
         code = worker.process.exitcode or 0
+        # Where all processes are asked to stop, one that is not training just ends, perhaps before the grid knows.
+        if self.stopping or -code in (signal.SIGINT, signal.SIGTERM):
+            return Outcome(cell)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         return Outcome(cell, failure=f"the process that ran it {how}; its last words may be in {self.log}")
 
 
 def _work(connection: Connection, orders: Orders, log: Path) -> None:
     """A worker's life."""
-    # Ctrl-C, and many a SIGTERM, reach all processes of a group, and the main process passes them on. A run that is
-    # asked twice ends without saving its state, so workers leave the group.
+    # Ctrl-C, and many a SIGTERM, reach all processes of a group or of a job, and the main process passes them on. A run
+    # that is asked twice ends without saving its state, unless it is patient; the main process kills it if need be.
+    be_patient()
     if hasattr(os, "setsid"):
-        os.setsid()
+        os.setsid()  # Ctrl-C is for the main process alone
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _redirect_output(log)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
