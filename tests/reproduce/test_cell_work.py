@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,37 @@ def test_a_failed_cell_can_be_tried_again(cell: Cell, tiny_bert: Path, data: Pat
     (data / "elsewhere.csv").rename(hidden)
     assert carry_out(cell, folder, tasks, keep_model=False).scores["average"]
     assert not (folder / "failure.txt").exists()
+    assert not (folder / "best").exists()
+
+
+def test_a_process_that_ended_right_after_training_costs_nothing_but_a_number(
+    cell: Cell, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed when the run was over, and what it took not yet written."""
+    tasks, folder = StsTasks.load(data), tmp_path / "cell"
+    with monkeypatch.context() as patch:
+        patch.setattr(StsTasks, "score", lambda *_: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            carry_out(cell, folder, tasks)
+    (folder / "spent.json").unlink()
+    result = carry_out(cell, folder, tasks)
+    assert result.seconds == json.loads((folder / "summary.json").read_text("utf-8"))["seconds"] > 0
+    assert result.gib == 0
+
+
+def test_a_model_that_was_being_removed_is_none(
+    cell: Cell, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(path: Path) -> None:
+        (path / "diffaug.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "cell"
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "shutil", SimpleNamespace(rmtree=die))
+        with pytest.raises(KeyboardInterrupt):
+            carry_out(cell, folder, StsTasks.load(data), keep_model=False)
+    assert (folder / "result.json").exists()
     assert not (folder / "best").exists()
 
 

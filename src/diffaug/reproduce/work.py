@@ -69,7 +69,8 @@ def carry_out(
     scores, similarities = tasks.score(Embedder.from_pretrained(folder / "best"))
     with atomic_file(folder / SIMILARITIES) as temporary:
         np.savez_compressed(temporary, **similarities)  # type: ignore[arg-type]
-    spent = _read(folder / _SPENT)
+    # A process that ended right after training has not written what it took; of its memory nothing is known.
+    spent = _read(folder / _SPENT) if (folder / _SPENT).exists() else {"seconds": summary["seconds"], "gib": 0.0}
     result = Result(
         scores={DEV: summary["scores"]["dev"], **scores},
         seconds=spent["seconds"],
@@ -81,7 +82,8 @@ def carry_out(
     )
     write_result(folder, result)
     if not keep_model:
-        shutil.rmtree(folder / "best")
+        # Out of the way first: a model that is half removed would still look like one.
+        shutil.rmtree((folder / "best").rename(folder / ".best"))
     return result
 
 
