@@ -152,6 +152,49 @@ def test_one_process_at_a_time(grid: Grid) -> None:
         pass
 
 
+def test_of_two_that_begin_together_one_grid_is_there(
+    tmp_path: Path, cells: list[Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found the folder empty; the other one writes its grid before this one does."""
+    folder, mkdir = tmp_path / "grid", Path.mkdir
+    other = {**REQUEST, "encoder": "x"}
+
+    def late(path: Path, *arguments: object, **named: object) -> None:
+        if path == folder and not folder.exists():
+            mkdir(folder)
+            Grid.begin(folder, other, ABOUT, cells)
+        mkdir(path, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "mkdir", late)
+    with pytest.raises(DiffaugError, match="another grid: encoder was"):
+        Grid.begin(folder, REQUEST, ABOUT, cells)
+    assert Grid.open(folder).request["encoder"] == "x"
+
+
+def test_a_grid_that_is_being_run_is_not_begun_anew(tmp_path: Path, cells: list[Cell]) -> None:
+    grid = Grid.begin(tmp_path / "grid", REQUEST, ABOUT, cells)
+    with grid.locked():
+        (grid.folder / "grid.json").unlink()
+        with pytest.raises(DiffaugError, match="another process is at work"):
+            Grid.begin(grid.folder, {**REQUEST, "encoder": "x"}, ABOUT, cells)
+
+
+def test_who_comes_in_knows_what_was_done_since_the_grid_was_read(grid: Grid, cells: list[Cell]) -> None:
+    late = Grid.open(grid.folder)
+    more = [made_up_cell("A", seed=43)]
+    with grid.locked():
+        grid.add(more)
+    with late.locked():
+        assert late.more == more
+        late.add([made_up_cell("A", seed=44)])
+    assert Grid.open(grid.folder).more == [*more, made_up_cell("A", seed=44)]
+    changed = json.loads((grid.folder / "grid.json").read_text("utf-8"))
+    changed["request"]["encoder"] = "x"
+    (grid.folder / "grid.json").write_text(json.dumps(changed), "utf-8")
+    with pytest.raises(DiffaugError, match="another grid: encoder was"), late.locked():
+        pytest.fail("the block must not run")
+
+
 def test_a_result_holds_numbers_only(grid: Grid, cells: list[Cell]) -> None:
     with pytest.raises(ValueError, match="JSON"):
         finish(grid, cells[0], float("nan"))

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from diffaug import __version__
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
+from diffaug.files import atomic_file, lock
 from diffaug.reproduce.cell import Cell, Result
 
 DEV = "STS-B dev"
@@ -97,8 +97,15 @@ class Grid:
             raise DiffaugError(f"{folder} is a file; a grid needs a folder")
         if folder.is_dir() and any(path.name not in (_LOCK, MADE) for path in folder.iterdir()):
             raise DiffaugError(f"{folder} holds something that is no grid; choose another folder")
-        wanted._write()
-        return wanted
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiffaugError(f"{folder} cannot be written: {error.strerror or error}") from error
+        with _locked(folder):
+            if not (folder / GRID).is_file():
+                wanted._write()
+                return wanted
+        return cls.begin(folder, request, about, wanted.first)  # another process was quicker: is it the same?
 
     @property
     def plan_info(self) -> dict[str, Any]:
@@ -193,20 +200,21 @@ class Grid:
         Raises:
             DiffaugError: somebody does.
         """
-        with (self.folder / _LOCK).open("a") as file:
-            if not _lock(file, shared=False):
-                raise DiffaugError(
-                    f"another process is at work in {self.folder}; wait for it to end, or choose another folder"
-                )
+        with _locked(self.folder) as file:
+            # Others may have worked on it, or even begun another one here, since this one was read.
+            found = Grid.open(self.folder)
+            found._check_same(self)
+            self.more = found.more
             # Exclusive to come in, shared from then on: workers hold it as well, and may outlive a killed parent.
-            _lock(file, shared=True)
+            if not lock(file, shared=True):
+                raise DiffaugError(_at_work(self.folder))
             yield
 
     @staticmethod
     def join_lock(folder: Path) -> IO[str]:
         """A worker's share in the lock, held until the file is closed."""
         file = (folder / _LOCK).open("a")
-        _lock(file, shared=True)
+        lock(file, shared=True)
         return file
 
     def _failure(self, cell: Cell) -> str | None:
@@ -299,14 +307,14 @@ def _check_names(cells: list[Cell]) -> None:
         seen.add(cell.name)
 
 
-def _lock(file: IO[str], *, shared: bool) -> bool:
-    """Try to lock a file for as long as it is open; whether that went well."""
-    try:
-        import fcntl
-    except ImportError:  # not a Unix system: nothing keeps two processes apart
-        return True
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+@contextmanager
+def _locked(folder: Path) -> Iterator[IO[str]]:
+    """Keep others from working in a folder for as long as the file that is yielded is locked."""
+    with (folder / _LOCK).open("a") as file:
+        if not lock(file, shared=False):
+            raise DiffaugError(_at_work(folder))
+        yield file
+
+
+def _at_work(folder: Path) -> str:
+    return f"another process is at work in {folder}; wait for it to end, or choose another folder"
