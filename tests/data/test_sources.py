@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -204,6 +205,61 @@ def test_a_source_is_fetched_checked_and_found_ready(server: Server, tmp_path: P
     assert len(server.requests) == 1, "what is ready is not fetched again"
     sources.get(source, tmp_path, again=True)
     assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("archive", [False, True], ids=["a file", "an archive"])
+def test_of_two_that_fetch_the_same_one_is_told_to_wait(archive: bool, server: Server, tmp_path: Path) -> None:
+    """Both would write into the same part, and one would unpack what the other has removed."""
+    source = one_file(server)
+    if archive:
+        server.files["/file.txt"] = zip_of({"STS/a": b"1\n" * 100_000})
+        source = one_file(server, unpack="STS/a", rows=None)
+    said: list[str] = []
+
+    def advance(name: str, done: int, total: int | None) -> None:
+        if not said:
+            with pytest.raises(DiffaugError) as refused:
+                sources.get(source, tmp_path)
+            said.append(str(refused.value))
+
+    sources.get(source, tmp_path, advance=advance)
+    assert said == [f"another process is fetching some into {tmp_path}; wait for it to end"]
+    assert sources.status(source, tmp_path).state == "ready"
+    assert len(server.requests) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
+
+
+def test_what_another_has_fetched_meanwhile_is_not_fetched_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, alone = one_file(server), sources.alone
+
+    def late(*arguments: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(sources, "alone", alone)
+            sources.get(source, tmp_path)
+        return alone(*arguments)
+
+    monkeypatch.setattr(sources, "alone", late)
+    sources.get(source, tmp_path)
+    assert len(server.requests) == 1
+
+
+def test_a_part_that_gets_its_name_while_one_looks(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = tmp_path / "some" / "file.txt.part"
+    part.parent.mkdir()
+    part.touch()
+    glob = Path.glob
+
+    def late(path: Path, pattern: str) -> list[Path]:
+        found = list(glob(path, pattern))
+        part.rename(tmp_path / "elsewhere")
+        return found
+
+    monkeypatch.setattr(Path, "glob", late)
+    assert sources.status(one_file(server), tmp_path).state == "missing"
 
 
 def test_status_tells_damage_and_parts(server: Server, tmp_path: Path) -> None:

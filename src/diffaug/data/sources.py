@@ -13,7 +13,8 @@ import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -21,7 +22,7 @@ from typing import IO
 from diffaug.data.catalogue import SOURCES, RemoteFile, Source
 from diffaug.data.download import DownloadError, Fetched, checksum, download
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, atomic_folder
+from diffaug.files import alone, atomic_file, atomic_folder
 
 RECEIPT = "source.json"
 Advance = Callable[[str, int, int | None], None]
@@ -56,7 +57,7 @@ class Status:
 def status(source: Source, folder: Path) -> Status:
     """Look at what is there, down to checksums and row counts."""
     home = folder / source.name
-    parts = list(home.glob("*.part")) if home.is_dir() else []
+    parts = _sizes(home.glob("*.part"))
     received = _received(home)
     states = []
     for file in source.files:
@@ -73,8 +74,17 @@ def status(source: Source, folder: Path) -> Status:
     if all(state.state == "ready" for state in states):
         return Status("ready")
     if parts:
-        return Status("partial", ", ".join(f"{part.stat().st_size:,} bytes of {part.stem}" for part in sorted(parts)))
+        return Status("partial", ", ".join(f"{size:,} bytes of {part.stem}" for part, size in sorted(parts.items())))
     return Status("missing")
+
+
+def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
+    """The sizes of files, less those that go while one looks: a part that is whole gets its own name."""
+    sizes = {}
+    for path in paths:
+        with suppress(FileNotFoundError):
+            sizes[path] = path.stat().st_size
+    return sizes
 
 
 def get(
@@ -103,6 +113,20 @@ def get(
     home = folder / source.name
     if not again and given is None and status(source, folder).state == "ready":
         return home
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiffaugError(f"{folder} cannot be written: {error.strerror or error}") from error
+    busy = f"another process is fetching {source.name} into {folder}; wait for it to end"
+    with alone(folder / f".{source.name}.lock", busy):
+        # Another process may have put it there since.
+        if again or given is not None or status(source, folder).state != "ready":
+            _put(source, home, given, advance)
+    return home
+
+
+def _put(source: Source, home: Path, given: Path | None, advance: Advance) -> None:
+    """Put all files of a source in place."""
     receipts = []
     for file in source.files:
         arrived = _take(source, file, home, given) if given is not None else _load(source, file, home, advance)
@@ -116,7 +140,6 @@ def get(
                 raise DiffaugError(f"{file.name} from {arrived.url} holds no {file.unpack}. {by_hand(source, file)}")
     with atomic_file(home / RECEIPT) as temporary:
         temporary.write_text(json.dumps({"source": source.name, "files": receipts}, indent=2) + "\n", "utf-8")
-    return home
 
 
 def by_hand(source: Source, file: RemoteFile) -> str:
