@@ -22,6 +22,8 @@ from diffaug.runner import Runner, TorchRunner, share_out
 
 Tiny = Callable[[str], Path]
 TWO = ["cpu", "cpu"]
+# Seconds: nobody waits that long, unless something is wrong.
+LONG = 300
 
 
 def many(n: int) -> list[str]:
@@ -83,7 +85,7 @@ def test_every_distinct_sentence_is_computed_once_and_every_device_computes(
 
     def note(_: Any, args: Any) -> None:
         if threading.get_ident() not in {thread for thread, _ in seen}:
-            both.wait(timeout=20)  # the first batch of each: neither goes on before the other has one
+            both.wait(timeout=LONG)  # the first batch of each: neither goes on before the other has one
         seen.append((threading.get_ident(), len(args[0].input_ids)))
         names.add(threading.current_thread().name)
 
@@ -174,9 +176,9 @@ def test_who_is_free_takes_the_next_piece(embedder: Embedder) -> None:
     def do(runner: Runner, piece: int) -> None:
         if runner is slow:
             begun.set()
-            assert rest_done.wait(timeout=20)
+            assert rest_done.wait(timeout=LONG)
         else:
-            assert begun.wait(timeout=20)
+            assert begun.wait(timeout=LONG)
         done[runner] += 1
         if done[quick] == 99:
             rest_done.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -39,12 +38,9 @@ def build(
 
 
 def test_two_processes_equal_one_on_the_joined_batch(build: Callable[..., _Build], tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     # Forked, they have the libraries loaded, and the masks of this process.
     runs = [("diffcse", build(), 1)]
-    mp.start_processes(_process, args=(2, port, str(tmp_path), runs), nprocs=2, start_method="fork")
+    mp.start_processes(_process, args=(2, str(tmp_path), runs), nprocs=2, start_method="fork")
     method, stage, inputs = build()(0, 1)
     tokens = [int(build()(rank, 2)[2].rows.attention_mask.sum()) for rank in (0, 1)]
     assert tokens[0] != tokens[1], "vacuous: the mean of the processes' means would do"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,11 +29,8 @@ def build(make_recipe: Callable[..., Recipe], data_files: dict[str, str], tmp_pa
 
 
 def test_two_processes_equal_one_on_the_joined_batch(build: _Build, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     runs = [("pairs", build, 1)]
-    mp.start_processes(_process, args=(2, port, str(tmp_path), runs), nprocs=2, start_method="fork")
+    mp.start_processes(_process, args=(2, str(tmp_path), runs), nprocs=2, start_method="fork")
     method, stage, inputs = build(0, 1)
     assert inputs.extra["columns"] == 2
     loss, expected = plain(method, stage, inputs)

@@ -260,7 +260,7 @@ def test_two_processes_train_as_one(make_recipe: Callable[..., Recipe], tmp_path
     one = train(values, tmp_path / "one", quiet=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "diffaug"]
     arguments = ["train", "--recipe", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "two"), "--quiet"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     first, second = (
         load_file(one.model / "diffaug.safetensors"),
