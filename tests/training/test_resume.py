@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from diffaug.config import Recipe
+from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.training.checkpoint import Checkpoint, checkpoints
 from diffaug.training.run import train
@@ -155,6 +157,53 @@ def test_killed_at_random_moments(recipe: Recipe, reference: Path, tmp_path: Pat
     if not (folder / "summary.json").exists():
         train(recipe, folder, resume=True, quiet=True)
     assert_same_result(folder, reference)
+
+
+def test_processes_leave_together_when_the_state_is_written(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If one left while the main one still writes, whoever launched them would end the main one."""
+    from diffaug.training.loop import Loop, TrainingInterrupted
+
+    folder, step = tmp_path / "stopped", Loop._step
+    saved: list[list[str]] = []
+
+    def stopped(self: Loop, *args: Any) -> Any:
+        if (self.progress.stage, self.progress.step) == (2, 2):
+            self._stop.signal = signal.SIGTERM
+        return step(self, *args)
+
+    def wait(_: Accelerator) -> None:
+        saved.append([path.name for path in checkpoints(folder / "checkpoints")])
+
+    monkeypatch.setattr(Loop, "_step", stopped)
+    monkeypatch.setattr(Accelerator, "wait_for_everyone", wait)
+    with pytest.raises(TrainingInterrupted):
+        train(recipe, folder, quiet=True)
+    assert saved[-1] == ["stage2-step0000003"]
+
+
+def test_processes_have_read_the_best_model_before_it_is_replaced(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    load, save = Embedder.from_pretrained, Embedder.save
+
+    def loaded(source: Any, **named: Any) -> Embedder:
+        events.append(f"load {Path(source).name}")
+        return load(source, **named)
+
+    def saved(self: Embedder, *arguments: Any, **named: Any) -> None:
+        events.append("save")
+        save(self, *arguments, **named)
+
+    monkeypatch.setattr(Embedder, "from_pretrained", loaded)
+    monkeypatch.setattr(Embedder, "save", saved)
+    monkeypatch.setattr(Accelerator, "wait_for_everyone", lambda _: events.append("wait"))
+    train(recipe, tmp_path / "run", quiet=True)
+    first = events.index("load best")
+    assert events[first : first + 2] == ["load best", "wait"]
+    assert events[-2:] == ["save", "wait"]
 
 
 def test_one_process_at_a_time(recipe: Recipe, reference: Path, tmp_path: Path) -> None:

@@ -184,6 +184,8 @@ class Loop:
                 if save:
                     self._save(optimizer, names)
                 if stop:
+                    # Together: when one leaves, who launched them ends the others, of which one still writes.
+                    accelerator.wait_for_everyone()
                     raise TrainingInterrupted(self._stop.signal or signal.SIGTERM)
         if stage.number == 1:
             self._leave_stage1(names)
@@ -216,6 +218,7 @@ class Loop:
         values = {name: float(value) for name, value in losses.items()}
         if any_process(not math.isfinite(values["loss"]), self._accelerator.device):
             self._write_best()
+            self._accelerator.wait_for_everyone()
             raise DiffaugError(
                 f"the loss is not a finite number any more (stage {stage.number}, by step {self.progress.step}); "
                 "lower the learning rate or set loop.precision=fp32. The best model so far, if any, is in best/"

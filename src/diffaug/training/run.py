@@ -38,7 +38,7 @@ from diffaug.training.loop import Loop, stage_streams
 from diffaug.training.precision import Precision
 from diffaug.training.preflight import claimed
 from diffaug.training.scoring import Scorer, spearman
-from diffaug.training.signals import stop_on_signals
+from diffaug.training.signals import be_patient, stop_on_signals
 from diffaug.training.trackers import check_trackers, tracked
 from diffaug.training.tracking import Tracker
 
@@ -110,6 +110,8 @@ def train(
         log_with=recipe.loop.trackers or None,
         project_dir=str(folder),
     )
+    if accelerator.num_processes > 1:
+        be_patient()  # whoever launched them may pass on a signal that has reached them already
     with claimed(folder, recipe, resume) if accelerator.is_main_process else nullcontext():
         return _train(recipe, given, folder, accelerator, start, resume=resume, quiet=quiet, kept=kept)
 
@@ -164,6 +166,7 @@ def _train(
     accelerator.wait_for_everyone()
 
     best = Embedder.from_pretrained(folder / "best", device=accelerator.device)
+    accelerator.wait_for_everyone()  # or the main process could replace it below while others still read it
     scores, before = dict(best.provenance.scores), {}
     if precision.half is not None and dev_pairs is not None:
         scores["dev"] = spearman(best, dev_pairs)  # in 32 bits, as whoever loads the model will find it
