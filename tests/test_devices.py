@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +60,19 @@ KINDS: dict[str, tuple[str, ModelConfig]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_vectors_as_of_one_device(tiny: Tiny, kind: str) -> None:
+def of_kind(kind: str, tiny: Tiny) -> Embedder:
     family, config = KINDS[kind]
     backbone, tokenizer = load_backbone(str(tiny(family)))
     torch.manual_seed(0)
     views = build_views(config, backbone)
     for parameter in views.parameters() if views is not None else ():
         parameter.data.normal_()
-    embedder = Embedder(Encoder(backbone, config, views), tokenizer, device="cpu")
-    texts = many(300)
+    return Embedder(Encoder(backbone, config, views), tokenizer, device="cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_vectors_as_of_one_device(tiny: Tiny, kind: str) -> None:
+    embedder, texts = of_kind(kind, tiny), many(300)
     one = embedder.encode(texts)
     np.testing.assert_allclose(embedder.encode(texts, devices=["cpu"] * 3), one, atol=1e-6)
     assert np.abs(one[0] - one[1]).max() > 1e-3  # guard: in another order it would be seen
@@ -202,3 +209,24 @@ def test_the_threads_of_the_cpu_are_divided(embedder: Embedder) -> None:
         assert later == [4]
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["all layers", "prefix", "LoRA"])
+def test_several_threads_may_use_one_model(tiny: Tiny, kind: str) -> None:
+    embedder, texts = of_kind(kind, tiny), many(60)
+    wanted = embedder.encode(texts)
+    together = threading.Barrier(4)
+
+    def encode(_: int) -> list[np.ndarray]:
+        together.wait(LONG)
+        return [embedder.encode(texts, 8) for _ in range(3)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in chain(*pool.map(encode, range(4))):
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_a_model_can_be_copied(embedder: Embedder) -> None:
+    wanted = embedder.encode(many(6))
+    for other in (copy.deepcopy(embedder), pickle.loads(pickle.dumps(embedder))):
+        np.testing.assert_array_equal(other.encode(many(6)), wanted)

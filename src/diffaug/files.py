@@ -41,14 +41,14 @@ def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
             path.chmod(mode if path.is_dir() else mode & 0o666)
-            _flush(path)
+            flush(path)
         if overwrite:
             _replace(target, temporary, retired)
         elif target.exists():  # since the block began
             raise DiffaugError(exists)
         else:
             temporary.rename(target)
-        _flush(target.parent)
+        flush(target.parent)
     except OSError as error:
         raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
@@ -83,10 +83,10 @@ def atomic_file(target: Path) -> Iterator[Path]:
     mode = stat.S_IMODE(temporary.stat().st_mode)  # that of any new file here
     try:
         yield temporary
-        _flush(temporary)
+        flush(temporary)
         temporary.chmod(mode)
         temporary.replace(target)
-        _flush(target.parent)
+        flush(target.parent)
     except OSError as error:
         raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
@@ -185,7 +185,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

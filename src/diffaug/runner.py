@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from queue import Queue
-from threading import Thread
+from threading import Lock, Thread
 from typing import TypeVar
 
 import numpy as np
@@ -82,10 +82,15 @@ class Runner(ABC):
 
 
 class TorchRunner(Runner):
-    """An encoder, run by PyTorch."""
+    """An encoder, run by PyTorch, for one thread at a time: others wait."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder.eval()
+        # Views, and some of transformers' modules, keep something for the time of a forward.
+        self._alone = Lock()
+
+    def __reduce__(self) -> tuple[type[TorchRunner], tuple[Encoder]]:
+        return TorchRunner, (self._encoder,)  # a copy has a lock of its own
 
     @property
     def width(self) -> int:
@@ -120,7 +125,8 @@ class TorchRunner(Runner):
 
     @torch.inference_mode()
     def __call__(self, rows: Rows) -> Vectors:
-        vectors: Vectors = self._encoder(rows.to(self.device)).float().cpu().numpy()
+        with self._alone:
+            vectors: Vectors = self._encoder(rows.to(self.device)).float().cpu().numpy()
         return vectors
 
 

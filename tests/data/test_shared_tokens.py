@@ -105,3 +105,17 @@ def test_who_comes_second_waits(
     assert len(calls) == 1
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_full_disk_costs_time_and_nothing_else(
+    tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    wanted = tokenise(reader(tiny_bert), sentences)
+    for times in (1, 2):
+        found = SharedTokens(tmp_path / "tokens").tokenise(reader(tiny_bert), sentences)
+        assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, wanted, strict=True))
+        assert len(calls) == times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import types
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -140,6 +141,17 @@ def test_steps_never_go_back_not_even_in_a_resumed_run(tmp_path: Path) -> None:
     resumed.rewind(length)
     resumed.log(2, 3, {"loss": 1.0})
     assert second.steps == [("stage2/loss", 10)]
+
+
+def test_what_a_checkpoint_counts_on_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = Tracker(tmp_path / "metrics.jsonl", Recorder(), quiet=True)  # type: ignore[arg-type]
+    assert tracker.tell() == 0
+    tracker.log(1, 0, {"loss": 1.0})
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
+    length = tracker.tell()
+    assert flushed == [length]
+    assert length > 0
 
 
 def test_settings_are_flat(make_recipe: Callable[..., Recipe]) -> None:

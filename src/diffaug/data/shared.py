@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.data.collate import Collator
+from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 from diffaug.progress import progress_bar
 
@@ -60,7 +61,8 @@ class SharedTokens:
         with _alone(path.with_suffix(".lock")):
             if not path.exists():
                 pieces, lengths = tokenise(collator, sentences)
-                with atomic_file(path) as temporary:
+                # A full disk costs the others time, and this process nothing.
+                with suppress(DiffaugError), atomic_file(path) as temporary:
                     np.savez(temporary, pieces=pieces, lengths=lengths)
                 return pieces, lengths
         with np.load(path) as found:

@@ -13,6 +13,8 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from diffaug.files import flush
+
 # Seconds between looks at the step and its loss: in a bar on a terminal, in lines of a log.
 _BAR_EVERY = 1.0
 _LINE_EVERY = 60.0
@@ -66,8 +68,11 @@ class Tracker:
                     self._note(*(json.loads(line)[key] for key in ("stage", "step")))
 
     def tell(self) -> int:
-        """The metrics file's length."""
-        return self._path.stat().st_size if self._path.exists() else 0
+        """The metrics file's length, for a checkpoint: that much of it is on disk, even if the power fails."""
+        if not self._path.exists():
+            return 0
+        flush(self._path)
+        return self._path.stat().st_size
 
     def log(self, stage: int, step: int, values: Mapping[str, float | int | str]) -> None:
         """Keep some measurements."""
