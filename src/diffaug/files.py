@@ -125,17 +125,22 @@ def alone(path: Path, otherwise: str) -> Iterator[None]:
         file.close()
 
 
-def lock(file: IO[str], *, shared: bool) -> bool:
+def lock(file: IO[str], *, shared: bool, wait: bool = False) -> bool:
     """Lock a file for as long as it is open, or change its lock; False if another process is in the way.
 
     Where files cannot be locked, nobody ever is.
+
+    Args:
+        file: open.
+        shared: others may lock it so, too.
+        wait: until nobody is in the way.
     """
     try:
         import fcntl
     except ImportError:  # not a Unix system
         return True
     try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
@@ -186,6 +191,7 @@ def _remove(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
+    """Have a file or folder on disk, even if the power fails."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
+from diffaug.files import atomic_file, lock
 from diffaug.progress import progress_bar
 
 # Fewer are tokenised sooner than they are looked for.
@@ -58,7 +58,8 @@ class SharedTokens:
             digest.update(sentence.encode("utf-8", "surrogatepass") + b"\0")
         path = self._folder / f"{digest.hexdigest()[:32]}.npz"
         self._folder.mkdir(parents=True, exist_ok=True)
-        with _alone(path.with_suffix(".lock")):
+        with path.with_suffix(".lock").open("a") as file:
+            lock(file, shared=False, wait=True)
             if not path.exists():
                 pieces, lengths = tokenise(collator, sentences)
                 # A full disk costs the others time, and this process nothing.
@@ -79,16 +80,3 @@ def _fingerprint(collator: Collator) -> bytes | None:
     # What the last call has set: the collator sets them anew with every call.
     described["truncation"] = described["padding"] = None
     return json.dumps([described, repr(others)], sort_keys=True).encode()
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process holds this file, and hold it."""
-    with path.open("a") as file:
-        try:
-            import fcntl
-        except ImportError:  # not a Unix system: some work may be done twice
-            pass
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
