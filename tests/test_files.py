@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffaug.errors import DiffaugError
-from diffaug.files import alone, atomic_file, atomic_folder, restore
+from diffaug.files import alone, atomic_file, atomic_folder, restore, sweep
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -261,3 +261,23 @@ def test_writing_errors_are_told_in_one_sentence(tmp_path: Path) -> None:
         ):
             raise OSError(28, "No space left on device")
     assert tree(tmp_path) == {}
+
+
+def test_what_is_swept_up_is_what_writes_leave(tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    for atomic, target in (
+        (atomic_file, written / "a.json"),
+        (atomic_file, written / "b"),
+        (atomic_folder, written / "c.d"),
+    ):
+        with atomic(target) as temporary:  # type: ignore[operator]
+            copy = tmp_path / temporary.name
+            copy.mkdir() if temporary.is_dir() else copy.touch()
+    (tmp_path / ".best.0a1b2c3d.old").mkdir()
+    (tmp_path / ".best.0a1b2c3d.old" / "model.json").touch()
+    users = [".git", ".env", ".gitignore", ".cache.d", ".best", ".lock", ".notes.2026.txt", "a.0a1b2c3d"]
+    for name in users:
+        (tmp_path / name).mkdir() if name in (".git", ".cache.d") else (tmp_path / name).touch()
+    sweep(tmp_path)
+    sweep(tmp_path / "nothing")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*users, "written"])

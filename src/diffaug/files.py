@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -16,6 +17,8 @@ from diffaug.errors import DiffaugError
 
 # How the name of what a new folder replaces ends, until the new one is in its place.
 _RETIRED = ".old"
+# Names that `_fresh` makes, and those of what is replaced.
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.[^.]+)?")
 
 
 @contextmanager
@@ -69,6 +72,16 @@ def restore(target: Path) -> None:
         if path.name.startswith(f".{target.name}.") and path.name.endswith(_RETIRED):
             path.rename(target)
             return
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writes into a folder that were cut off have left, and nothing else.
+
+    Nobody may be writing there now.
+    """
+    for path in folder.glob(".*"):
+        if _TEMPORARY.fullmatch(path.name):
+            _remove(path)
 
 
 @contextmanager

@@ -216,12 +216,12 @@ def test_one_process_at_a_time(recipe: Recipe, reference: Path, tmp_path: Path) 
 
     def disturbed(self: Loop, *args: Any) -> Any:
         if not said or (self.progress.stage, self.progress.step) == (2, 1):
-            (folder / ".being written").touch()
+            (folder / ".being.0a1b2c3d").touch()
             for resume in (False, True):
                 with pytest.raises(DiffaugError) as refused:
                     train(recipe, folder, resume=resume, quiet=True)
                 said.append(str(refused.value))
-            (folder / ".being written").unlink()
+            (folder / ".being.0a1b2c3d").unlink()
         return step(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -372,9 +372,17 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
         Checkpoint(folder)
 
 
+def test_hidden_files_of_the_user_stay(recipe: Recipe, tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("all of my work")
+    train(recipe, folder, quiet=True)
+    assert (folder / ".git" / "HEAD").read_text() == "all of my work"
+
+
 def test_what_a_cut_off_first_write_leaves_is_no_obstacle(recipe: Recipe, reference: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     folder.mkdir()
-    (folder / ".recipe.abc.yaml").write_text("half")
+    (folder / ".recipe.0a1b2c3d.yaml").write_text("half")
     train(recipe, folder, resume=True, quiet=True)
     assert_same_result(folder, reference)

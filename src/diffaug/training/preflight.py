@@ -5,7 +5,6 @@ Nothing here imports torch, which takes seconds, so that a mistake is answered a
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict
 from diffaug.data.formats import HUB_PREFIX, open_table
 from diffaug.data.given import PASSED
 from diffaug.errors import DiffaugError
-from diffaug.files import alone, restore
+from diffaug.files import alone, restore, sweep
 from diffaug.training.trackers import check_trackers
 
 _LOCK = ".lock"
@@ -81,19 +80,14 @@ def claimed(folder: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
             folder / _LOCK, f"another process is at work in {folder}; wait for it to end, or choose another folder"
         ):
             check_folder(folder, recipe, resume)  # again: a run may have begun or ended there meanwhile
-            _sweep(folder)
+            # What writes that were cut off have left. Hidden files of the user's, a repository's for one, stay.
+            restore(folder / "best")
+            sweep(folder)
+            sweep(folder / "checkpoints")
             yield
     finally:
         with suppress(OSError):  # it is not empty
             folder.rmdir()
-
-
-def _sweep(folder: Path) -> None:
-    """Undo what writes that were cut off have left in a run's folder."""
-    restore(folder / "best")
-    for leftover in (*folder.glob(".*"), *(folder / "checkpoints").glob(".*")):
-        if leftover.name != _LOCK:
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
