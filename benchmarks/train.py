@@ -198,7 +198,7 @@ class Bench:
                 loss = method.losses(stage, inputs, passes)["loss"]
             self.precision.backward(loss)
             passes.backward()
-            self.precision.step(optimizer, parameters, 1.0, passes.keeps_gradients)
+            self.precision.step(optimizer, parameters, 1.0)
 
         return step, ahead.close
 

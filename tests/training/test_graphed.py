@@ -101,7 +101,7 @@ def rows_of(method: Method, count: int) -> Rows:
 
 def step(method: Method, passes: Passes, count: int, seed: int | None = 1) -> dict[str, torch.Tensor]:
     """The vectors of some sentences, and the gradients of their sum, with the dropout of ``seed``."""
-    method.zero_grad(set_to_none=False)
+    method.zero_grad()
     if seed is not None:
         torch.manual_seed(seed)
     found = passes(passes.prepare(Inputs(rows_of(method, count))).to(DEVICE).rows)
@@ -134,14 +134,15 @@ def test_a_recording_computes_what_its_operations_compute_one_by_one(stage2: tup
     halved = passes._graphs._encoder
     for count in (20, 120, 20, 400, 120):
         recorded = step(method, passes, count)
-        method.zero_grad(set_to_none=False)
+        method.zero_grad()
         packed = method.encoder.pack(rows_of(method, count)).to(DEVICE)
         torch.manual_seed(1)
         halved.refresh()
         vectors = halved(packed)
         of_sum = torch.zeros_like(vectors)
         of_sum[:count] = 1  # the rest is filler
-        halved.backward(vectors, of_sum)
+        with halved.adding():
+            halved.backward(vectors, of_sum)
         assert torch.equal(vectors[:count].float(), recorded["vectors"]), count
         assert_near(recorded, {"vectors": recorded["vectors"], **gradients(method)})
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from diffaug.config import Recipe
 from diffaug.methods import method_class
@@ -121,9 +120,10 @@ class TestHalved:
         method.zero_grad()
 
         halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
-        for times in (1, 2):  # gradients add up until they are set to zero
+        for times in (1, 2, 3):  # gradients add up until they are dropped
             vectors = halved(rows)
-            halved.backward(vectors, weights)
+            with halved.adding():
+                halved.backward(vectors, weights)
             for name, gradient in wanted.items():
                 found = learning[name].grad
                 assert found is not None
@@ -152,7 +152,8 @@ class TestHalved:
         learning = trainable(method, stage)
         halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
         vectors = halved(method.collator.rows(*rows_of(method)))
-        halved.backward(vectors, torch.ones_like(vectors))
+        with halved.adding():
+            halved.backward(vectors, torch.ones_like(vectors))
         assert all(parameter.grad is None for parameter in method.encoder.backbone.parameters())
         assert any(float(p.grad.abs().sum()) > 0 for p in learning.values() if p.grad is not None)
 
@@ -186,17 +187,6 @@ class TestAhead:
         with pytest.raises(ValueError, match="broken"):
             ahead(1)
         ahead.close()
-
-
-def test_parameters_keep_their_gradients_between_steps_where_graphs_need_it() -> None:
-    parameter = nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-    gradient = torch.ones(3)
-    for keep in (True, False):
-        parameter.grad = gradient
-        Precision("fp32", torch.device("cpu")).step(optimizer, [parameter], None, keep_gradients=keep)
-        assert (parameter.grad is gradient) == keep
-    assert torch.equal(gradient, torch.zeros(3))
 
 
 def test_a_gpu_that_imitates_bf16_computes_in_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:

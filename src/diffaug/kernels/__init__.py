@@ -1,11 +1,11 @@
 """Operations of our own, where those of torch are slow for short sentences.
 
 - `attention`: on a GPU, rows end to end with a prefix before each;
-- `sums`: on a GPU, gradients that are sums over all tokens;
+- `layer_norm`, `linear`: on a GPU, gradients; `quick` puts them in the place of torch's;
 - `dropout`: on a CPU.
 
-The first two need Triton, which comes with torch's builds for GPUs, and are imported only where they are used. All have
-a plain way beside them: a model computes the same without.
+Those for a GPU need Triton, which comes with torch's builds for GPUs, and are imported only where they are used. All
+have a plain way beside them: a model computes the same without.
 """
 
 from __future__ import annotations

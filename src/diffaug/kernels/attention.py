@@ -92,7 +92,8 @@ class _ShortAttention(torch.autograd.Function):
         query, key, value, prefix, starts, lengths, views, seed = ctx.saved_tensors
         longest, scale, dropout = ctx.numbers
         gradient = gradients[0].contiguous()
-        d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        # Side by side, as one product takes them that goes on from here (`kernels.linear`).
+        d_query, d_key, d_value = query.new_empty(len(query), 3, *query.shape[1:]).unbind(1)
         # The rows' own shares, which are added up below: hundreds of programs that add to the same few numbers would
         # wait for each other, and in an order that is another every time.
         shares = None
@@ -258,8 +259,9 @@ def _backward(
         d_scores = weights * (d_weights - tl.sum(d_weights * weights, 1)[:, None]) * scale
         d_scores = d_scores.to(values.dtype)
         d_keys += tl.dot(tl.trans(d_scores), queries)
-        tl.store(d_query + here, tl.dot(d_scores, keys).to(values.dtype), mask=(line < tokens)[:, None])
-    at = (start + column - length)[:, None] * (heads * dim) + head * dim + channel[None, :]
+        there = (start + line)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
+        tl.store(d_query + there, tl.dot(d_scores, keys).to(values.dtype), mask=(line < tokens)[:, None])
+    at = (start + column - length)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
     own = ((column >= length) & (column < length + tokens))[:, None]
     tl.store(d_key + at, d_keys.to(values.dtype), mask=own)
     tl.store(d_value + at, d_values.to(values.dtype), mask=own)

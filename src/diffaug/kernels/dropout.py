@@ -6,7 +6,7 @@ torch draws a random number for each, one after the other, which took an eighth 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,7 +55,8 @@ class QuickDropout(Replacing):
     It follows torch's random state like any other dropout. Probabilities are rounded to the 65,536th part.
     """
 
-    functions: ClassVar = {F.dropout: dropout, F.scaled_dot_product_attention: attention}
+    def __init__(self) -> None:
+        super().__init__({F.dropout: dropout, F.scaled_dot_product_attention: attention})
 
     def applies(self, first: Tensor) -> bool:
         return first.device.type == "cpu" and first.dtype == torch.float32

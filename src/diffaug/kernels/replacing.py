@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -13,11 +13,13 @@ from torch.overrides import TorchFunctionMode
 class Replacing(TorchFunctionMode, ABC):
     """A context in which some functions of torch are others. Subclasses say which, and for what inputs.
 
-    Attributes:
+    Args:
         functions: torch's, and what is called instead, with the same arguments; not replaced inside of that call.
     """
 
-    functions: ClassVar[Mapping[Any, Callable[..., Any]]]
+    def __init__(self, functions: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self._functions = functions
 
     @abstractmethod
     def applies(self, first: Tensor) -> bool:
@@ -30,7 +32,7 @@ class Replacing(TorchFunctionMode, ABC):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        replaced = self.functions.get(func)
+        replaced = self._functions.get(func)
         if replaced is not None and args and self.applies(args[0]):
             func = replaced
         return func(*args, **(kwargs or {}))

@@ -161,7 +161,8 @@ class PackedStates:
         assert packed.before == (0 if blocks is None else blocks.shape[4]), "packed for another prefix"
         self._packed = packed
         self._layers = layers
-        self._blocks = blocks
+        # All at once: layer by layer, the gradient of each would be a whole tensor of zeros but for its block.
+        self._blocks = None if blocks is None else blocks.unbind(0)
         self.calls = 0
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:

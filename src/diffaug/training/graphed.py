@@ -72,7 +72,8 @@ class GraphedEncoder:
         assert vectors.grad is not None, "take the loss backward first"
         recording.gradient[: len(vectors)].copy_(vectors.grad)
         recording.gradient[len(vectors) :].zero_()
-        recording.backward.replay()
+        with self._encoder.adding():
+            recording.backward.replay()
 
     def _record(self, packed: Packed) -> _Recording:
         # The copies are in 16 bits already: autocast, which the loss is computed under, would cast back and forth.
@@ -104,7 +105,6 @@ class GraphedEncoder:
         """
         with self._aside():
             for _ in range(_WARM_UP):
-                # Without a gradient it adds nothing to the gradients of the step under way.
                 vectors = self._encoder(inputs)
                 self._encoder.backward(vectors, torch.zeros_like(vectors))
         torch.cuda.synchronize(self._device)

@@ -7,8 +7,8 @@ gradients, stay in 32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch.func import functional_call
 
 from diffaug import kernels
 
-# Parameters of fewer numbers, biases above all, are cast and added up together: by itself each would take longer to
-# start than to run. Larger ones go alone: to join them takes as long as to add them.
+# Parameters of fewer numbers, biases above all, are cast together, and so are their gradients: by itself each would
+# take longer to start than to run. Larger ones go alone: to join them takes as long as to cast them.
 _LARGE = 1 << 16
 
 
@@ -49,10 +49,11 @@ class Halved:
         self._copies = {name: p.detach().to(dtype) for name, p in self._bound.named_parameters()}
         for group in self._groups:
             self._copies |= group.copies
+        self._quick = _quick_gradients()
 
     def __call__(self, argument: Any) -> Tensor:
         """The function's result."""
-        with _quick_gradients():
+        with self._quick:
             found: Tensor = functional_call(self._bound, self._copies, (argument,))
         return found
 
@@ -62,18 +63,27 @@ class Halved:
             group.refresh()
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Add the gradients of all that learns, given that of the function's result."""
+        """Compute the gradients of all that learns, given that of the function's result; inside of `adding`."""
         copies = [copy for group in self._groups for copy in group.copies.values()]
         found = iter(torch.autograd.grad(vectors, copies, gradient, materialize_grads=True))
         for group in self._groups:
-            group.add(list(islice(found, len(group.copies))))
+            group.write(list(islice(found, len(group.copies))))
+
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """What `backward` computes in this context, or a replay of it, is added to the parameters' gradients."""
+        for group in self._groups:
+            group.keep_earlier()
+        yield
+        for group in self._groups:
+            group.add()
 
 
 class _Group:
-    """Parameters that are cast in one go, and whose gradients are added in one go: all are parts of one tensor.
+    """Parameters that are cast in one go, and whose gradients are cast in one go: all are parts of one tensor.
 
     Args:
-        parameters: in 32 bits, by name; their gradients are put where this class adds to them.
+        parameters: in 32 bits, by name.
         dtype: of the copies.
 
     Attributes:
@@ -84,14 +94,14 @@ class _Group:
         self._parameters = list(parameters.values())
         sizes, device = [parameter.numel() for parameter in self._parameters], self._parameters[0].device
         self._copy = torch.empty(sum(sizes), dtype=dtype, device=device)
-        self._gradient = torch.zeros(sum(sizes), device=device)
+        self._gradient = torch.empty(sum(sizes), device=device)
         self.refresh()
-        parts = zip(parameters.items(), self._copy.split(sizes), strict=True)
-        self.copies = {name: part.view_as(parameter).requires_grad_() for (name, parameter), part in parts}
-        for parameter, part in zip(self._parameters, self._gradient.split(sizes), strict=True):
-            if parameter.grad is not None:
-                part.copy_(parameter.grad.flatten())
-            parameter.grad = part.view_as(parameter)
+        copies, gradients = self._copy.split(sizes), self._gradient.split(sizes)
+        self.copies = {
+            name: part.view_as(parameter).requires_grad_()
+            for (name, parameter), part in zip(parameters.items(), copies, strict=True)
+        }
+        self._gradients = [(p, part.view_as(p)) for p, part in zip(self._parameters, gradients, strict=True)]
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -99,9 +109,23 @@ class _Group:
         self._copy.copy_(_joined(self._parameters))
 
     @torch.no_grad()
-    def add(self, gradients: Sequence[Tensor]) -> None:
-        """Add to the parameters' gradients."""
-        self._gradient.add_(_joined(gradients))
+    def write(self, gradients: Sequence[Tensor]) -> None:
+        """Cast new gradients, over those of the last time."""
+        self._gradient.copy_(_joined(gradients))
+
+    def keep_earlier(self) -> None:
+        """Those of the last time may be what the parameters have so far, where a step has several parts."""
+        for parameter, gradient in self._gradients:
+            if parameter.grad is not None and parameter.grad is gradient:
+                parameter.grad = gradient.clone()
+
+    def add(self) -> None:
+        """Add what was written to the parameters' gradients, which as a rule have none: then it is what they have."""
+        for parameter, gradient in self._gradients:
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                parameter.grad.add_(gradient)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
@@ -112,9 +136,9 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 def _quick_gradients() -> AbstractContextManager[Any]:
     if not kernels.have_triton():
         return nullcontext()
-    from diffaug.kernels.sums import QuickSums
+    from diffaug.kernels.quick import QuickGradients
 
-    return QuickSums()
+    return QuickGradients()
 
 
 class _Bound(nn.Module):

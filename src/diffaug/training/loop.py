@@ -138,8 +138,6 @@ class Loop:
     def _run_stage(self, stage: Stage, checkpoint: Checkpoint | None) -> None:
         progress, accelerator = self.progress, self._accelerator
         names = trainable(self._method, stage)
-        # Zeros that the stage before has left are not the same as no gradient: weight decay goes by the difference.
-        self._method.zero_grad()
         optimizer = build_optimizer(self._method, stage)
         streams = stage_streams(self._recipe, stage, accelerator)
         if checkpoint is None:
@@ -210,7 +208,7 @@ class Loop:
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0) + value.detach() / accumulate
         average_gradients(parameters)
-        self._precision.step(optimizer, parameters, self._recipe.loop.clip, passes.keeps_gradients)
+        self._precision.step(optimizer, parameters, self._recipe.loop.clip)
         return sums
 
     def _log_losses(self, stage: Stage, losses: dict[str, Tensor], factor: float) -> None:

@@ -33,9 +33,6 @@ _LONGEST_TRIED = 1024
 class Passes(Protocol):
     """Stands in for the encoder in the steps of a stage."""
 
-    keeps_gradients: bool
-    """Whether gradients must be set to zero between steps, and not be dropped."""
-
     def prepare(self, inputs: Inputs) -> Inputs:
         """Collated inputs, made ready on the CPU; may run in another thread."""
 
@@ -48,8 +45,6 @@ class Passes(Protocol):
 
 class PlainPasses:
     """The encoder as it is, its rows in parts where ``chunk`` says so."""
-
-    keeps_gradients = False
 
     def __init__(self, represent: Represent, chunk: int | None, autocast: Any) -> None:
         self._cache = None if chunk is None else GradientCache(represent, chunk, autocast)
@@ -68,8 +63,6 @@ class PlainPasses:
 
 class GraphedPasses:
     """Rows end to end and in 16 bits, through recorded graphs."""
-
-    keeps_gradients = True
 
     def __init__(self, method: Method, learning: Mapping[str, nn.Parameter], dtype: torch.dtype) -> None:
         self._encoder = method.encoder

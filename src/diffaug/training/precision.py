@@ -50,16 +50,14 @@ class Precision:
         """Gradients, scaled if need be."""
         self._scaler.scale(loss).backward()
 
-    def step(
-        self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float | None, keep_gradients: bool = False
-    ) -> None:
-        """Unscale, clip, step; a step with overflown gradients is left out. Gradients are dropped, or set to zero."""
+    def step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float | None) -> None:
+        """Unscale, clip, step, and drop the gradients; a step with overflown ones is left out."""
         self._scaler.unscale_(optimizer)
         if clip is not None:
             nn.utils.clip_grad_norm_(parameters, clip)
         self._scaler.step(optimizer)
         self._scaler.update()
-        optimizer.zero_grad(set_to_none=not keep_gradients)
+        optimizer.zero_grad()
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to know of the scaling."""

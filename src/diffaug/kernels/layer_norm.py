@@ -1,13 +1,12 @@
-"""Gradients that are sums over all tokens of a batch: of biases, and of a layer norm's weight and bias.
+"""Layer norms whose gradients of weight and bias, sums over all tokens of a batch, are computed quickly.
 
 torch adds them up in kernels that leave most of a GPU idle when there are ten thousand tokens and not a million.
-`QuickSums` puts faster ones in their place, for whatever model runs inside of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,55 +14,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffaug.kernels import HALF
-from diffaug.kernels.replacing import Replacing
-
 # Programs that share the rows of a layer norm's gradient.
 _PROGRAMS = 1024
 
 
-def _linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    if bias is None or not bias.requires_grad:
-        return F.linear(states, weight, bias)
-    return _Linear.apply(states, weight, bias)
-
-
-def _layer_norm(
+def layer_norm(
     states: Tensor,
     shape: Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Any:
+) -> Tensor:
+    """As `torch.nn.functional.layer_norm`; quicker where weight and bias learn."""
     if weight is None or bias is None or not weight.requires_grad or len(shape) > 1:
         return F.layer_norm(states, shape, weight, bias, eps)
-    return _LayerNorm.apply(states, weight, bias, eps)
-
-
-class QuickSums(Replacing):
-    """Inside of this context, 16-bit linear layers and layer norms on a GPU have quick gradients."""
-
-    functions: ClassVar = {F.linear: _linear, F.layer_norm: _layer_norm}
-
-    def applies(self, first: Tensor) -> bool:
-        return first.is_cuda and first.dtype in HALF
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(states, weight)
-        return F.linear(states, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        states, weight = ctx.saved_tensors
-        gradient = gradients[0].flatten(0, -2)  # (tokens, outputs)
-        d_states = (gradient @ weight).view_as(states) if ctx.needs_input_grad[0] else None
-        d_weight = gradient.t() @ states.flatten(0, -2) if ctx.needs_input_grad[1] else None
-        # A product with ones: the matrix units do it sooner than a sum. They are made anew every time: what a recorded
-        # graph makes lies in memory that other recordings write to, and must not outlive its own replay.
-        return d_states, d_weight, (gradient.new_ones(1, len(gradient)) @ gradient).squeeze(0)
+    found: Tensor = _LayerNorm.apply(states, weight, bias, eps)
+    return found
 
 
 class _LayerNorm(torch.autograd.Function):

@@ -1,0 +1,109 @@
+"""Linear layers that read the same states, queries, keys and values above all, with one backward pass for all of them.
+
+Three small products leave half of a GPU idle and their results have to be added; side by side they are one large
+product. Which layers belong together is seen in a model's first forward, so that no architecture needs to be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Layer = tuple[Tensor, Tensor | None]
+"""Weight and bias."""
+
+
+class LinearLayers:
+    """Stands in for `torch.nn.functional.linear` in a model that is run again and again with the same weights.
+
+    The results are the same however layers are called: one that was computed for other states is computed anew.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Tensor, Layer]] | None = []  # in the first forward
+        self._together: dict[tuple[int, int], list[Layer]] = {}  # by the layer that comes first
+        self._ready: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # states and result, by layer
+
+    def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        layer = (weight, bias)
+        if self._seen is not None:
+            self._seen.append((states, layer))
+        read, result = self._ready.pop(_key(layer), (None, states))
+        if read is states:
+            return result
+        layers = self._together.get(_key(layer), [layer])
+        result, *others = linear(states, layers)
+        self._ready |= {_key(other): (states, found) for other, found in zip(layers[1:], others, strict=True)}
+        return result
+
+    def end_forward(self) -> None:
+        """Let go of what no layer has asked for; after the first forward, see which layers belong together."""
+        self._ready.clear()
+        if self._seen is None:
+            return
+        readers: dict[int, list[Layer]] = {}
+        for states, layer in self._seen:
+            readers.setdefault(id(states), []).append(layer)
+        for layers in readers.values():
+            kinds = {(weight.requires_grad, None if bias is None else bias.requires_grad) for weight, bias in layers}
+            if len(layers) > 1 and len(kinds) == 1:
+                self._together[_key(layers[0])] = layers
+        self._seen = None
+
+
+def _key(layer: Layer) -> tuple[int, int]:
+    return id(layer[0]), id(layer[1])
+
+
+def linear(states: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, ...]:
+    """The results of layers that read the same states, whose gradients are computed together."""
+    weights, biases = zip(*layers, strict=True)
+    found: tuple[Tensor, ...] = _Linear.apply(states, *weights, *biases)
+    return found
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+        count = len(parameters) // 2
+        weights, biases = parameters[:count], parameters[count:]
+        ctx.save_for_backward(states, *weights)
+        return tuple(F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        states, *weights = ctx.saved_tensors
+        of_states, *of_others = ctx.needs_input_grad
+        count, sizes = len(weights), [len(weight) for weight in weights]
+        gradient = _side_by_side([part.reshape(-1, part.shape[-1]) for part in gradients])  # (tokens, outputs of all)
+        d_states, nothing = None, [None] * count
+        d_weights: Sequence[Tensor | None] = nothing
+        d_biases: Sequence[Tensor | None] = nothing
+        if of_states:
+            d_states = (gradient @ (torch.cat(weights) if count > 1 else weights[0])).view_as(states)
+        if any(of_others[:count]):
+            d_weights = (gradient.t() @ states.reshape(-1, states.shape[-1])).split(sizes)
+        if any(of_others[count:]):
+            # A product with ones: the matrix units do it sooner than a sum. They are made anew every time: what a
+            # recorded graph makes lies in memory that other recordings write to, and must not outlive its own replay.
+            d_biases = (gradient.new_ones(1, len(gradient)) @ gradient).squeeze(0).split(sizes)
+        return d_states, *d_weights, *d_biases
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """(rows, all columns): without a copy where the parts, each (rows, columns), lie in memory as they will."""
+    first, step, at = parts[0], parts[0].stride(0), parts[0].storage_offset()
+    for part in parts:
+        if (
+            part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+            or part.storage_offset() != at
+            or part.stride() != (step, 1)
+        ):
+            return torch.cat(list(parts), dim=1)
+        at += part.shape[1]
+    columns = at - first.storage_offset()
+    return first.as_strided((len(first), columns), (step, 1)) if columns <= step else torch.cat(list(parts), dim=1)

@@ -1,0 +1,107 @@
+"""A whole model with all our kernels against the plain one: on a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diffaug import kernels
+from diffaug.augment.prefix import FoldedPrefix
+from diffaug.data.collate import collator_for
+from diffaug.models.attention import attention_shape
+from diffaug.models.backbone import load_backbone
+from diffaug.models.config import ModelConfig, PrefixConfig
+from diffaug.models.encoder import Encoder
+from diffaug.training.halved import Halved
+
+pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if not INTERPRETED and not torch.cuda.is_available():
+    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
+
+from diffaug.kernels import layer_norm, linear  # noqa: E402
+from diffaug.kernels.quick import QuickGradients  # noqa: E402
+
+DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
+TOLERANCE = 1e-4 if INTERPRETED else 5e-2
+PREFIX = PrefixConfig(views=2, length=3)
+
+
+@pytest.fixture(autouse=True)
+def _all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    if INTERPRETED:
+        monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
+        monkeypatch.setattr(kernels, "have_triton", lambda: True)
+        monkeypatch.setattr(kernels, "attention_fits", lambda *_: True)
+        monkeypatch.setattr(QuickGradients, "applies", lambda *_: True)
+
+
+def with_heads_of_16(folder: Path, copy: Path) -> Path:
+    """Heads that our attention takes; the tiny models have smaller ones."""
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text("utf-8"))
+    name = "n_heads" if "n_heads" in config else "num_attention_heads"
+    (copy / "config.json").write_text(json.dumps({**config, name: 2}), "utf-8")
+    return copy
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "albert"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["all", "prefix alone"])
+def test_gradients_are_those_of_the_plain_model(
+    family: str,
+    frozen: bool,
+    tiny: Callable[[str], Path],
+    sentences: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backbone, tokenizer = load_backbone(str(with_heads_of_16(tiny(family), tmp_path / "backbone")))
+    shape = attention_shape(backbone)
+    prefix = FoldedPrefix(PREFIX, shape)
+    torch.manual_seed(0)
+    nn.init.normal_(prefix.blocks)
+    encoder = Encoder(backbone, ModelConfig("mean", prefix=PREFIX), prefix).eval().to(DEVICE)
+    backbone.requires_grad_(not frozen)
+    collator = collator_for(encoder, tokenizer)
+    ids, _ = collator.ids(sentences)
+    rows = collator.rows(ids, [i % 2 for i in range(len(ids))])
+    learning = {name: p for name, p in encoder.named_parameters() if p.requires_grad}
+    weights = torch.randn(len(rows), 32).to(DEVICE)
+    plain = encoder(rows.to(DEVICE))
+    (plain * weights).sum().backward()
+    wanted = {name: p.grad.clone() for name, p in learning.items() if p.grad is not None}
+    encoder.zero_grad()
+
+    together: list[bool] = []
+    side_by_side = linear._side_by_side
+
+    def watched(parts: Sequence[Tensor]) -> Tensor:
+        found = side_by_side(parts)
+        if len(parts) > 1:
+            together.append(found.data_ptr() == parts[0].data_ptr())
+        return found
+
+    monkeypatch.setattr(linear, "_side_by_side", watched)
+    halved = Halved(encoder, encoder.forward, learning, DTYPE)  # type: ignore[arg-type]
+    packed = encoder.pack(rows).to(DEVICE)
+    for _ in range(2):  # in the second, layers that read the same are computed together
+        encoder.zero_grad()
+        found = halved(packed)
+        torch.testing.assert_close(found[: len(rows)].float(), plain.detach(), rtol=TOLERANCE, atol=TOLERANCE)
+        gradient = torch.zeros_like(found)
+        gradient[: len(rows)] = weights
+        with halved.adding():
+            halved.backward(found, gradient)
+        for name, reference in wanted.items():
+            scale = float(reference.abs().max())
+            torch.testing.assert_close(learning[name].grad, reference, rtol=TOLERANCE, atol=TOLERANCE * scale)
+    # Queries, keys and values, whose gradients attention has left where one product reads them. Where all but the
+    # prefix is frozen, those of the first layer have none.
+    assert together == [True] * (shape.layers - frozen)
