@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from diffaug.models.packed import Packed, PackedStates, pack
@@ -19,7 +21,7 @@ if not INTERPRETED and not torch.cuda.is_available():
 
 from diffaug.kernels import layer_norm  # noqa: E402
 from diffaug.kernels.attention import attend_short  # noqa: E402
-from diffaug.kernels.quick import QuickGradients  # noqa: E402
+from diffaug.kernels.quick import Quick  # noqa: E402
 
 DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
 # Of values of about one.
@@ -155,11 +157,44 @@ def test_layer_norm(width: int, end_to_end: bool, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(mine, reference, rtol=TOLERANCE, atol=10 * TOLERANCE)
 
 
+def chances(seed: int, numbers: int) -> NDArray[np.float64]:
+    """What `kernels.chance` draws, computed by numpy."""
+
+    def mixed(number: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        number = (number ^ (number >> 16)) * np.uint32(0x7FEB352D)
+        number = (number ^ (number >> 15)) * np.uint32(0x846CA68B)
+        return number ^ (number >> 16)
+
+    return (mixed(mixed(np.arange(numbers, dtype=np.uint32)) ^ np.uint32(seed)) >> 8) / 2**24
+
+
+@pytest.mark.parametrize("width", [24, 32])
+@pytest.mark.parametrize("learns", [True, False])
+def test_dropout_sum_and_layer_norm_in_one(width: int, learns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if INTERPRETED:
+        monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
+    torch.manual_seed(0)
+    states, past, weight, bias = leaf(1, 37, width), leaf(1, 37, width), leaf(width), leaf(width)
+    inputs = [states, past, *([weight, bias] if learns else [])]
+    weight.requires_grad_(learns)
+    bias.requires_grad_(learns)
+    gradient = torch.randn(1, 37, width, device=DEVICE, dtype=DTYPE)
+    found = layer_norm.dropped_norm(states, past, 0.25, torch.tensor(5, device=DEVICE), weight, bias, 1e-5)
+    kept = torch.tensor(chances(5, 37 * 32) >= 0.25).view(37, 32)[:, :width].to(DEVICE) / 0.75
+    assert float(kept.mean()) == pytest.approx(1.0, abs=0.05)
+    wanted = F.layer_norm(states.float() * kept + past.float(), (width,), weight.float(), bias.float())
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=TOLERANCE, atol=10 * TOLERANCE)
+    ours = torch.autograd.grad(found, inputs, gradient)
+    theirs = torch.autograd.grad(wanted, inputs, gradient.to(wanted.dtype))
+    for mine, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, reference, rtol=TOLERANCE, atol=10 * TOLERANCE)
+
+
 @pytest.mark.skipif(INTERPRETED, reason="it looks for tensors on a GPU")
 def test_the_context_replaces_both_where_they_learn() -> None:
     layer = torch.nn.Sequential(torch.nn.Linear(24, 16), torch.nn.LayerNorm(16)).to(DEVICE, DTYPE)
     states = leaf(5, 24)
-    with QuickGradients():
+    with Quick():
         found = layer(states)
     assert type(found.grad_fn).__name__ == "_LayerNormBackward"
     assert type(found.grad_fn.next_functions[0][0]).__name__ == "_LinearBackward"

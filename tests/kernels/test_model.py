@@ -26,8 +26,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from diffaug.kernels import layer_norm, linear  # noqa: E402
-from diffaug.kernels.quick import QuickGradients  # noqa: E402
+from diffaug.kernels import layer_norm, linear, residuals  # noqa: E402
+from diffaug.kernels.quick import Quick  # noqa: E402
 
 DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
 TOLERANCE = 1e-4 if INTERPRETED else 5e-2
@@ -40,37 +40,41 @@ def _all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
         monkeypatch.setattr(kernels, "have_triton", lambda: True)
         monkeypatch.setattr(kernels, "attention_fits", lambda *_: True)
-        monkeypatch.setattr(QuickGradients, "applies", lambda *_: True)
+        monkeypatch.setattr(Quick, "applies", lambda *_: True)
 
 
-def with_heads_of_16(folder: Path, copy: Path) -> Path:
-    """Heads that our attention takes; the tiny models have smaller ones."""
+def prepared(folder: Path, copy: Path) -> Path:
+    """With few layers, heads that our attention takes (the tiny models have smaller ones), and dropout of nothing."""
     shutil.copytree(folder, copy)
     config = json.loads((copy / "config.json").read_text("utf-8"))
-    name = "n_heads" if "n_heads" in config else "num_attention_heads"
-    (copy / "config.json").write_text(json.dumps({**config, name: 2}), "utf-8")
+    config |= {"n_heads" if "n_heads" in config else "num_attention_heads": 2}
+    config |= {"n_layers" if "n_layers" in config else "num_hidden_layers": 2}
+    config |= {"dropout" if "dropout" in config else "hidden_dropout_prob": 1e-12}
+    config |= {"attention_dropout" if "attention_dropout" in config else "attention_probs_dropout_prob": 0.0}
+    (copy / "config.json").write_text(json.dumps(config), "utf-8")
     return copy
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "albert"])
+@pytest.mark.parametrize(("family", "norms"), [("bert", 2), ("distilbert", 1), ("albert", 1)])
 @pytest.mark.parametrize("frozen", [False, True], ids=["all", "prefix alone"])
 def test_gradients_are_those_of_the_plain_model(
     family: str,
+    norms: int,
     frozen: bool,
     tiny: Callable[[str], Path],
     sentences: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backbone, tokenizer = load_backbone(str(with_heads_of_16(tiny(family), tmp_path / "backbone")))
+    backbone, tokenizer = load_backbone(str(prepared(tiny(family), tmp_path / "backbone")))
     shape = attention_shape(backbone)
     prefix = FoldedPrefix(PREFIX, shape)
     torch.manual_seed(0)
     nn.init.normal_(prefix.blocks)
-    encoder = Encoder(backbone, ModelConfig("mean", prefix=PREFIX), prefix).eval().to(DEVICE)
+    encoder = Encoder(backbone, ModelConfig("mean", prefix=PREFIX), prefix).train().to(DEVICE)
     backbone.requires_grad_(not frozen)
     collator = collator_for(encoder, tokenizer)
-    ids, _ = collator.ids(sentences)
+    ids, _ = collator.ids(sentences[:3])
     rows = collator.rows(ids, [i % 2 for i in range(len(ids))])
     learning = {name: p for name, p in encoder.named_parameters() if p.requires_grad}
     weights = torch.randn(len(rows), 32).to(DEVICE)
@@ -89,6 +93,9 @@ def test_gradients_are_those_of_the_plain_model(
         return found
 
     monkeypatch.setattr(linear, "_side_by_side", watched)
+    fused: list[Tensor] = []
+    dropped_norm = residuals.dropped_norm
+    monkeypatch.setattr(residuals, "dropped_norm", lambda *args: fused.append(dropped_norm(*args)) or fused[-1])
     halved = Halved(encoder, encoder.forward, learning, DTYPE)  # type: ignore[arg-type]
     packed = encoder.pack(rows).to(DEVICE)
     for _ in range(2):  # in the second, layers that read the same are computed together
@@ -105,3 +112,5 @@ def test_gradients_are_those_of_the_plain_model(
     # Queries, keys and values, whose gradients attention has left where one product reads them. Where all but the
     # prefix is frozen, those of the first layer have none.
     assert together == [True] * (shape.layers - frozen)
+    # In the second forward, where dropout is behind a layer's part.
+    assert len(fused) == shape.layers * norms

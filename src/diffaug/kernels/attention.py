@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from diffaug.kernels.chance import chance
+
 if TYPE_CHECKING:
     from diffaug.models.packed import Packed
 
@@ -166,21 +168,6 @@ def _load(
 
 
 @triton.jit
-def _chance(seed, number):
-    """A random number in [0, 1) for each of ``number``: dropout needs no better generator than a good hash."""
-    mixed = _mixed(_mixed(number.to(tl.uint32)) ^ seed.to(tl.uint32))
-    return (mixed >> 8).to(tl.float32) * (1.0 / (1 << 24))
-
-
-@triton.jit
-def _mixed(number):
-    """Every bit of a 32-bit number changes half of the result's: a hash with the constants of C. Wellons' search."""
-    number = (number ^ (number >> 16)) * 0x7FEB352D
-    number = (number ^ (number >> 15)) * 0x846CA68B
-    return number ^ (number >> 16)
-
-
-@triton.jit
 def _weights(
     queries, keys, column, row, head, first, count, seed, scale, dropout,
     heads: tl.constexpr, drops: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
@@ -194,8 +181,8 @@ def _weights(
     if drops:
         # Rows of both launches have the same numbers; with KEYS in the seed, they do not share their luck.
         number = ((row * heads + head) * KEYS + first + tl.arange(0, QUERIES)) * KEYS
-        chance = _chance(seed + KEYS, number[:, None] + column[None, :])
-        kept = tl.where(chance < dropout, 0.0, 1.0 / (1.0 - dropout))
+        luck = chance(seed + KEYS, number[:, None] + column[None, :])
+        kept = tl.where(luck < dropout, 0.0, 1.0 / (1.0 - dropout))
     return weights, kept
 
 

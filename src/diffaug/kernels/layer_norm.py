@@ -1,6 +1,8 @@
-"""Layer norms whose gradients of weight and bias, sums over all tokens of a batch, are computed quickly.
+"""Layer norms of short batches, alone or together with the dropout and the sum before them.
 
-torch adds them up in kernels that leave most of a GPU idle when there are ten thousand tokens and not a million.
+torch adds up the gradients of weight and bias, which are sums over all tokens, in kernels that leave most of a GPU idle
+when there are ten thousand tokens and not a million. And where a layer ends in dropout, a sum with what went past it
+and a layer norm, most of the time goes into writing and reading what is between them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from diffaug.kernels.chance import chance
 
 # Programs that share the rows of a layer norm's gradient.
 _PROGRAMS = 1024
@@ -32,31 +36,126 @@ def layer_norm(
     return found
 
 
+def dropped_norm(
+    states: Tensor, past: Tensor, dropout: float, seed: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
+    """The layer norm of the sum of ``states``, after dropout, and ``past``.
+
+    Args:
+        states, past: (.., width)
+        dropout: the part of ``states`` that is dropped.
+        seed: (), of dropout, on the device.
+        weight, bias: (width,)
+        eps: of the layer norm.
+    """
+    found: Tensor = _DroppedNorm.apply(states, past, dropout, seed, weight, bias, eps)
+    return found
+
+
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         states = states.contiguous()  # the kernel counts through rows that lie end to end
-        found, mean, deviation = torch.native_layer_norm(states, weight.shape, weight, bias, eps)
-        ctx.save_for_backward(states, weight, mean, deviation)
+        found, mean, scale = torch.native_layer_norm(states, weight.shape, weight, bias, eps)
+        ctx.save_for_backward(states, weight, mean, scale)
         return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, mean, scale = ctx.saved_tensors
-        rows, width = states.numel() // states.shape[-1], states.shape[-1]
-        d_states = torch.empty_like(states)
-        shares = torch.empty(2, _PROGRAMS, width, device=states.device)
-        _norm_backward[(_PROGRAMS,)](
-            states, gradients[0].contiguous(), weight, mean, scale, d_states, shares[0], shares[1],
-            rows, width, WIDTH=triton.next_power_of_2(width), num_warps=4,
-        )  # fmt: skip
-        d_weight, d_bias = shares.sum(1).to(weight.dtype)
+        d_states, _, d_weight, d_bias = _gradients(gradients[0], states, weight, mean, scale, True, 0.0, None)
         return d_states, d_weight, d_bias, None
+
+
+class _DroppedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, past: Tensor, dropout: float, seed: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        states, past = states.contiguous(), past.contiguous()
+        sums, found = torch.empty_like(states), torch.empty_like(states)
+        rows, width = states.numel() // states.shape[-1], states.shape[-1]
+        mean, scale = torch.empty(2, rows, device=states.device)
+        _dropped_forward[(rows,)](
+            states, past, seed, weight, bias, sums, found, mean, scale, width, eps, dropout,
+            WIDTH=triton.next_power_of_2(width), num_warps=4,
+        )  # fmt: skip
+        ctx.save_for_backward(sums, weight, mean, scale, seed)
+        ctx.dropout = dropout
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        sums, weight, mean, scale, seed = ctx.saved_tensors
+        learns = ctx.needs_input_grad[4]
+        d_past, d_states, d_weight, d_bias = _gradients(
+            gradients[0], sums, weight, mean, scale, learns, ctx.dropout, seed
+        )
+        return d_states, d_past, None, None, d_weight, d_bias, None
+
+
+def _gradients(
+    gradient: Tensor,
+    states: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    learns: bool,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Of the states, of the same before dropout (None without a seed), and of weight and bias (None unless they learn).
+
+    The states lie end to end.
+    """
+    rows, width = states.numel() // states.shape[-1], states.shape[-1]
+    d_states = torch.empty_like(states)
+    d_before = None if seed is None else torch.empty_like(states)
+    shares = torch.empty(2, _PROGRAMS, width, device=states.device) if learns else mean.new_empty(2, 1)
+    _norm_backward[(_PROGRAMS,)](
+        states, gradient.contiguous(), weight, mean, scale, mean if seed is None else seed,
+        d_states, d_states if d_before is None else d_before, shares[0], shares[1], rows, width, dropout,
+        learns=learns, drops=seed is not None, WIDTH=triton.next_power_of_2(width), num_warps=4,
+    )  # fmt: skip
+    d_weight, d_bias = shares.sum(1).to(weight.dtype) if learns else (None, None)
+    return d_states, d_before, d_weight, d_bias
+
+
+@triton.jit
+def _kept(seed, row, column, dropout, WIDTH: tl.constexpr):
+    """By what dropout multiplies the numbers of a row."""
+    return tl.where(chance(seed, row * WIDTH + column) < dropout, 0.0, 1.0 / (1.0 - dropout))
+
+
+@triton.jit
+def _dropped_forward(
+    states, past, seeds, weight, bias, sums, out, means, scales, width, eps, dropout, WIDTH: tl.constexpr
+):  # fmt: skip
+    """One program a row."""
+    row, column = tl.program_id(0), tl.arange(0, WIDTH)
+    real = column < width
+    at = row * width + column
+    kept = _kept(tl.load(seeds), row, column, dropout, WIDTH)
+    total = tl.load(states + at, mask=real, other=0.0).to(tl.float32) * kept
+    total += tl.load(past + at, mask=real, other=0.0).to(tl.float32)
+    # As the backward pass will read it.
+    rounded = total.to(sums.dtype.element_ty)
+    tl.store(sums + at, rounded, mask=real)
+    total = rounded.to(tl.float32)
+    mean = tl.sum(total, 0) / width
+    centred = tl.where(real, total - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + eps)
+    tl.store(means + row, mean)
+    tl.store(scales + row, scale)
+    weights = tl.load(weight + column, mask=real, other=0.0).to(tl.float32)
+    found = centred * scale * weights + tl.load(bias + column, mask=real, other=0.0).to(tl.float32)
+    tl.store(out + at, found.to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit
 def _norm_backward(
-    states, gradients, weight, means, scales, d_states, d_weight, d_bias, rows, width, WIDTH: tl.constexpr
+    states, gradients, weight, means, scales, seeds, d_states, d_before, d_weight, d_bias, rows, width, dropout,
+    learns: tl.constexpr, drops: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Each program takes every so many-th row, and keeps its share of the sums to itself."""
     program = tl.program_id(0)
@@ -73,8 +172,14 @@ def _norm_backward(
         weighted = gradient * weights
         along = tl.sum(normed * weighted, 0) / width
         mean = tl.sum(weighted, 0) / width
-        tl.store(d_states + at, ((weighted - normed * along - mean) * scale).to(d_states.dtype.element_ty), mask=real)
-        sum_weight += gradient * normed
-        sum_bias += gradient
-    tl.store(d_weight + program * width + column, sum_weight, mask=real)
-    tl.store(d_bias + program * width + column, sum_bias, mask=real)
+        found = (weighted - normed * along - mean) * scale
+        tl.store(d_states + at, found.to(d_states.dtype.element_ty), mask=real)
+        if drops:
+            found *= _kept(tl.load(seeds), row, column, dropout, WIDTH)
+            tl.store(d_before + at, found.to(d_before.dtype.element_ty), mask=real)
+        if learns:
+            sum_weight += gradient * normed
+            sum_bias += gradient
+    if learns:
+        tl.store(d_weight + program * width + column, sum_weight, mask=real)
+        tl.store(d_bias + program * width + column, sum_bias, mask=real)

@@ -1,31 +1,44 @@
-"""Quick gradients on a GPU, for whatever model runs inside of a context."""
+"""Quick operations on a GPU, for whatever model runs inside of a context."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from diffaug.kernels import HALF
-from diffaug.kernels.layer_norm import layer_norm
 from diffaug.kernels.linear import LinearLayers
 from diffaug.kernels.replacing import Replacing
+from diffaug.kernels.residuals import Postponed, Residuals
 
 
-class QuickGradients(Replacing):
-    """Inside of this context, 16-bit linear layers and layer norms on a GPU have quick gradients.
+class Quick(Replacing):
+    """Inside of this context, linear layers, layer norms and dropout in 16 bits on a GPU are quick.
 
     For one model, each forward of which is a `with` block of its own.
     """
 
     def __init__(self) -> None:
-        self._linear = LinearLayers()
-        super().__init__({F.linear: self._linear, F.layer_norm: layer_norm})
+        self._linear, self._residuals = LinearLayers(), Residuals()
+        residuals = self._residuals
+        super().__init__({F.linear: self._linear, F.layer_norm: residuals.layer_norm, F.dropout: residuals.dropout})
 
-    def applies(self, first: Tensor) -> bool:
-        return first.is_cuda and first.dtype in HALF
+    def applies(self, first: Any) -> bool:
+        return isinstance(first, Postponed) or (first.is_cuda and first.dtype in HALF)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs)
+        self._residuals.watch(func, args, kwargs or {}, found)
+        return found
 
     def __exit__(self, *error: Any) -> None:
         self._linear.end_forward()
+        self._residuals.end_forward()
         super().__exit__(*error)

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
@@ -22,7 +21,7 @@ class Replacing(TorchFunctionMode, ABC):
         self._functions = functions
 
     @abstractmethod
-    def applies(self, first: Tensor) -> bool:
+    def applies(self, first: Any) -> bool:
         """Whether to replace a call, given its first argument."""
 
     def __torch_function__(

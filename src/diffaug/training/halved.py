@@ -136,9 +136,9 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 def _quick_gradients() -> AbstractContextManager[Any]:
     if not kernels.have_triton():
         return nullcontext()
-    from diffaug.kernels.quick import QuickGradients
+    from diffaug.kernels.quick import Quick
 
-    return QuickGradients()
+    return Quick()
 
 
 class _Bound(nn.Module):
