@@ -53,7 +53,7 @@ def test_layers_that_read_the_same_are_computed_together_from_the_second_forward
 ) -> None:
     together: list[int] = []
 
-    def counted(states: Tensor, layers: Layers) -> tuple[Tensor, ...]:
+    def counted(states: Tensor, layers: Layers, ones: Tensor | None) -> tuple[Tensor, ...]:
         together.append(len(layers))
         return tuple(F.linear(states, *layer) for layer in layers)
 

@@ -27,22 +27,29 @@ class LinearLayers:
         self._seen: list[tuple[Tensor, Layer]] | None = []  # in the first forward
         self._together: dict[tuple[int, int], list[Layer]] = {}  # by the layer that comes first
         self._ready: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # states and result, by layer
+        self._ones: dict[int, Tensor] = {}  # (1, tokens), by tokens
 
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         layer = (weight, bias)
         if self._seen is not None:
             self._seen.append((states, layer))
+        learns = bias is not None and bias.requires_grad
         read, result = self._ready.pop(_key(layer), (None, states))
         if read is states:
             return result
         layers = self._together.get(_key(layer), [layer])
-        result, *others = linear(states, layers)
+        result, *others = linear(states, layers, self._ones_for(states) if learns else None)
         self._ready |= {_key(other): (states, found) for other, found in zip(layers[1:], others, strict=True)}
         return result
 
     def end_forward(self) -> None:
-        """Let go of what no layer has asked for; after the first forward, see which layers belong together."""
+        """Let go of what this forward has made; after the first one, see which layers belong together.
+
+        What a recorded forward makes lies in memory that other recordings write to: nothing of it may be left to the
+        next.
+        """
         self._ready.clear()
+        self._ones.clear()
         if self._seen is None:
             return
         readers: dict[int, list[Layer]] = {}
@@ -54,30 +61,42 @@ class LinearLayers:
                 self._together[_key(layers[0])] = layers
         self._seen = None
 
+    def _ones_for(self, states: Tensor) -> Tensor:
+        tokens = states.numel() // states.shape[-1]
+        if tokens not in self._ones:
+            self._ones[tokens] = states.new_ones(1, tokens)
+        return self._ones[tokens]
+
 
 def _key(layer: Layer) -> tuple[int, int]:
     return id(layer[0]), id(layer[1])
 
 
-def linear(states: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, ...]:
-    """The results of layers that read the same states, whose gradients are computed together."""
+def linear(states: Tensor, layers: Sequence[Layer], ones: Tensor | None) -> tuple[Tensor, ...]:
+    """The results of layers that read the same states, whose gradients are computed together.
+
+    Args:
+        states: (.., inputs)
+        layers: all or none of the weights learn, and so of the biases.
+        ones: (1, tokens), as many as there are states, where biases learn.
+    """
     weights, biases = zip(*layers, strict=True)
-    found: tuple[Tensor, ...] = _Linear.apply(states, *weights, *biases)
+    found: tuple[Tensor, ...] = _Linear.apply(states, ones, *weights, *biases)
     return found
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, states: Tensor, ones: Tensor | None, *parameters: Tensor | None) -> tuple[Tensor, ...]:
         count = len(parameters) // 2
         weights, biases = parameters[:count], parameters[count:]
-        ctx.save_for_backward(states, *weights)
+        ctx.save_for_backward(states, ones, *weights)
         return tuple(F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        states, *weights = ctx.saved_tensors
-        of_states, *of_others = ctx.needs_input_grad
+        states, ones, *weights = ctx.saved_tensors
+        of_states, _, *of_others = ctx.needs_input_grad
         count, sizes = len(weights), [len(weight) for weight in weights]
         gradient = _side_by_side([part.reshape(-1, part.shape[-1]) for part in gradients])  # (tokens, outputs of all)
         d_states, nothing = None, [None] * count
@@ -88,10 +107,9 @@ class _Linear(torch.autograd.Function):
         if any(of_others[:count]):
             d_weights = (gradient.t() @ states.reshape(-1, states.shape[-1])).split(sizes)
         if any(of_others[count:]):
-            # A product with ones: the matrix units do it sooner than a sum. They are made anew every time: what a
-            # recorded graph makes lies in memory that other recordings write to, and must not outlive its own replay.
-            d_biases = (gradient.new_ones(1, len(gradient)) @ gradient).squeeze(0).split(sizes)
-        return d_states, *d_weights, *d_biases
+            # A product: the matrix units do it sooner than a sum.
+            d_biases = (ones @ gradient).squeeze(0).split(sizes)
+        return d_states, None, *d_weights, *d_biases
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
