@@ -87,6 +87,12 @@ def test_layers_of_which_only_some_learn_stay_alone(states: Tensor) -> None:
     assert not product._ready
 
 
+@pytest.mark.parametrize("learn", [True, False])
+def test_states_are_kept_for_weights_that_learn_and_no_others(learn: bool, states: Tensor) -> None:
+    found = LinearLayers()(states, *layers_of(4, learn=learn)[0])
+    assert any(kept is states for kept in found.grad_fn.saved_tensors) == learn  # type: ignore[union-attr]
+
+
 def test_gradients_that_lie_side_by_side_are_not_copied() -> None:
     whole = torch.randn(5, 3, 4)
     parts = list(whole.unbind(1))

@@ -90,7 +90,9 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, ones: Tensor | None, *parameters: Tensor | None) -> tuple[Tensor, ...]:
         count = len(parameters) // 2
         weights, biases = parameters[:count], parameters[count:]
-        ctx.save_for_backward(states, ones, *weights)
+        # Frozen weights need no states to be kept.
+        ctx.save_for_backward(states if any(ctx.needs_input_grad[2 : 2 + count]) else None, ones, *weights)
+        ctx.shape = states.shape
         return tuple(F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
 
     @staticmethod
@@ -103,7 +105,7 @@ class _Linear(torch.autograd.Function):
         d_weights: Sequence[Tensor | None] = nothing
         d_biases: Sequence[Tensor | None] = nothing
         if of_states:
-            d_states = (gradient @ (torch.cat(weights) if count > 1 else weights[0])).view_as(states)
+            d_states = (gradient @ (torch.cat(weights) if count > 1 else weights[0])).view(ctx.shape)
         if any(of_others[:count]):
             d_weights = (gradient.t() @ states.reshape(-1, states.shape[-1])).split(sizes)
         if any(of_others[count:]):
