@@ -21,6 +21,7 @@ if not INTERPRETED and not torch.cuda.is_available():
 
 from diffaug.kernels import layer_norm  # noqa: E402
 from diffaug.kernels.attention import attend_short  # noqa: E402
+from diffaug.kernels.casts import copy_wider  # noqa: E402
 from diffaug.kernels.quick import Quick  # noqa: E402
 
 DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
@@ -199,3 +200,11 @@ def test_the_context_replaces_both_where_they_learn() -> None:
     assert type(found.grad_fn).__name__ == "_LayerNormBackward"
     assert type(found.grad_fn.next_functions[0][0]).__name__ == "_LinearBackward"
     torch.testing.assert_close(found, layer(states))
+
+
+@pytest.mark.parametrize("count", [1, 4096, 10_000])
+def test_copies_into_more_bits_are_exact(count: int) -> None:
+    source, target = torch.randn(count, device=DEVICE, dtype=DTYPE), torch.full((count + 1,), 7.0, device=DEVICE)
+    copy_wider(target[:count], source)
+    assert torch.equal(target[:count], source.float())
+    assert float(target[count]) == 7.0

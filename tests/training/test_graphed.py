@@ -102,12 +102,18 @@ def rows_of(method: Method, count: int) -> Rows:
 def step(method: Method, passes: Passes, count: int, seed: int | None = 1) -> dict[str, torch.Tensor]:
     """The vectors of some sentences, and the gradients of their sum, with the dropout of ``seed``."""
     method.zero_grad()
+    vectors = part(method, passes, count, seed)
+    return {"vectors": vectors, **gradients(method)}
+
+
+def part(method: Method, passes: Passes, count: int, seed: int | None = 1) -> torch.Tensor:
+    """The vectors of some sentences; the gradients of their sum are added to those that are there."""
     if seed is not None:
         torch.manual_seed(seed)
-    found = passes(passes.prepare(Inputs(rows_of(method, count))).to(DEVICE).rows)
-    found.sum().backward()
+    vectors = passes(passes.prepare(Inputs(rows_of(method, count))).to(DEVICE).rows)
+    vectors.sum().backward()
     passes.backward()
-    return {"vectors": found.detach().clone(), **gradients(method)}
+    return vectors.detach().clone()
 
 
 def gradients(method: Method) -> dict[str, torch.Tensor]:
@@ -129,22 +135,36 @@ def test_dropout_is_another_in_every_step_and_the_same_from_the_same_seed(stage2
     assert torch.equal(first["vectors"], again["vectors"])
 
 
-def test_a_recording_computes_what_its_operations_compute_one_by_one(stage2: tuple[Method, GraphedPasses]) -> None:
-    method, passes = stage2
+def one_by_one(method: Method, passes: GraphedPasses, count: int) -> dict[str, torch.Tensor]:
+    """What `step` finds, without a recording. Leaves no graph behind: a recording may not meet another stream's."""
+    method.zero_grad()
     halved = passes._graphs._encoder
+    packed = method.encoder.pack(rows_of(method, count)).to(DEVICE)
+    torch.manual_seed(1)
+    halved.refresh()
+    vectors = halved(packed)
+    of_sum = torch.zeros_like(vectors)
+    of_sum[:count] = 1  # the rest is filler
+    with halved.adding():
+        halved.backward(vectors, of_sum)
+    return {"vectors": vectors[:count].detach().float(), **gradients(method)}
+
+
+def test_a_recording_computes_what_its_operations_compute_one_by_one(stage2: tuple[Method, GraphedPasses]) -> None:
     for count in (20, 120, 20, 400, 120):
-        recorded = step(method, passes, count)
-        method.zero_grad()
-        packed = method.encoder.pack(rows_of(method, count)).to(DEVICE)
-        torch.manual_seed(1)
-        halved.refresh()
-        vectors = halved(packed)
-        of_sum = torch.zeros_like(vectors)
-        of_sum[:count] = 1  # the rest is filler
-        with halved.adding():
-            halved.backward(vectors, of_sum)
-        assert torch.equal(vectors[:count].float(), recorded["vectors"]), count
-        assert_near(recorded, {"vectors": recorded["vectors"], **gradients(method)})
+        recorded, wanted = step(*stage2, count), one_by_one(*stage2, count)
+        assert torch.equal(recorded["vectors"], wanted["vectors"]), count
+        assert_near(recorded, wanted)
+
+
+def test_the_gradients_of_a_steps_parts_add_up(stage2: tuple[Method, GraphedPasses]) -> None:
+    method, passes = stage2
+    counts = (2, 120, 20, 2)  # of two lengths: the second has its recording made while the first's gradients wait
+    for count in counts:
+        part(method, passes, count)
+    found = gradients(method)
+    alone = [step(method, passes, count) for count in counts]
+    assert_near(found, {name: sum((each[name] for each in alone), torch.tensor(0.0, device=DEVICE)) for name in found})
 
 
 def test_a_replay_reads_nothing_that_others_may_overwrite(stage2: tuple[Method, GraphedPasses]) -> None:

@@ -2,6 +2,7 @@
 
 - `attention`: on a GPU, rows end to end with a prefix before each;
 - `layer_norm`, `linear`: on a GPU, gradients; `quick` puts them in the place of torch's;
+- `casts`: on a GPU, copies from 16 bits to 32;
 - `dropout`: on a CPU.
 
 Those for a GPU need Triton, which comes with torch's builds for GPUs, and are imported only where they are used. All

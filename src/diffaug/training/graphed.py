@@ -103,6 +103,7 @@ class GraphedEncoder:
 
         What of it depends on the batch depends on its longest row alone.
         """
+        self._encoder.keep_earlier()  # of the step's parts before this one
         with self._aside():
             for _ in range(_WARM_UP):
                 vectors = self._encoder(inputs)

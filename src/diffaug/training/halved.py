@@ -63,17 +63,21 @@ class Halved:
             group.refresh()
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Compute the gradients of all that learns, given that of the function's result; inside of `adding`."""
+        """Compute the gradients of all that learns, given that of the function's result; in `adding`, as a rule."""
         copies = [copy for group in self._groups for copy in group.copies.values()]
         found = iter(torch.autograd.grad(vectors, copies, gradient, materialize_grads=True))
         for group in self._groups:
             group.write(list(islice(found, len(group.copies))))
 
+    def keep_earlier(self) -> None:
+        """Before a `backward` that is not to be added: it writes where the gradients of the last one may lie."""
+        for group in self._groups:
+            group.keep_earlier()
+
     @contextmanager
     def adding(self) -> Iterator[None]:
         """What `backward` computes in this context, or a replay of it, is added to the parameters' gradients."""
-        for group in self._groups:
-            group.keep_earlier()
+        self.keep_earlier()
         yield
         for group in self._groups:
             group.add()
@@ -111,7 +115,13 @@ class _Group:
     @torch.no_grad()
     def write(self, gradients: Sequence[Tensor]) -> None:
         """Cast new gradients, over those of the last time."""
-        self._gradient.copy_(_joined(gradients))
+        found = _joined(gradients)
+        if found.is_cuda and kernels.have_triton():
+            from diffaug.kernels.casts import copy_wider
+
+            copy_wider(self._gradient, found.contiguous())
+        else:
+            self._gradient.copy_(found)
 
     def keep_earlier(self) -> None:
         """Those of the last time may be what the parameters have so far, where a step has several parts."""
