@@ -217,6 +217,8 @@ class Bench:
     def measure(self, step: Step, steps: int, template: int = 0, passes: int = 6, rows: int = 3) -> dict[str, float]:
         """Milliseconds a step, triplets a second, gibibytes at the most, and the share of the arithmetic peak.
 
+        The arithmetic is that of all tokens in all layers, for every side: what one leaves out counts as done.
+
         Args:
             step: what to run.
             steps: how often, after a few to warm up, on a GPU one at least for each batch, whose size is recorded.
@@ -250,7 +252,7 @@ class Bench:
 # What kernels do, by parts of their names; the first that fits counts.
 KINDS = {
     "embeddings": ("embedding", "Sort", "radix", "index"),
-    "layer norms": ("layer_norm", "_norm_backward"),
+    "layer norms, with dropout and sums": ("layer_norm", "_norm_backward", "_dropped_forward"),
     "attention": ("_forward", "_backward"),
     "GELU": ("Gelu",),
     "dropout": ("dropout",),

@@ -17,7 +17,7 @@ from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.collate import collator_for
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
-from diffaug.models.config import ModelConfig, PrefixConfig
+from diffaug.models.config import ModelConfig, Pooling, PrefixConfig
 from diffaug.models.encoder import Encoder
 from diffaug.training.halved import Halved
 
@@ -57,10 +57,12 @@ def prepared(folder: Path, copy: Path) -> Path:
 
 @pytest.mark.parametrize(("family", "norms"), [("bert", 2), ("distilbert", 1), ("albert", 1)])
 @pytest.mark.parametrize("frozen", [False, True], ids=["all", "prefix alone"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_gradients_are_those_of_the_plain_model(
     family: str,
     norms: int,
     frozen: bool,
+    pooling: Pooling,
     tiny: Callable[[str], Path],
     sentences: list[str],
     tmp_path: Path,
@@ -71,7 +73,7 @@ def test_gradients_are_those_of_the_plain_model(
     prefix = FoldedPrefix(PREFIX, shape)
     torch.manual_seed(0)
     nn.init.normal_(prefix.blocks)
-    encoder = Encoder(backbone, ModelConfig("mean", prefix=PREFIX), prefix).train().to(DEVICE)
+    encoder = Encoder(backbone, ModelConfig(pooling, prefix=PREFIX), prefix).train().to(DEVICE)
     backbone.requires_grad_(not frozen)
     collator = collator_for(encoder, tokenizer)
     ids, _ = collator.ids(sentences[:3])

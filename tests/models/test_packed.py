@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.collate import collator_for
@@ -68,6 +71,36 @@ def test_vectors_and_gradients_equal_those_of_padded_rows(
     scale = max(float(gradient.abs().max()) for gradient in plain_gradients.values())
     for name, gradient in plain_gradients.items():
         torch.testing.assert_close(packed_gradients[name], gradient, rtol=1e-3, atol=1e-5 * scale)
+
+
+class Products(TorchFunctionMode):
+    """How many states each linear layer is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: list[int] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear:
+            self.lengths.append(args[0].shape[-2])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert"])
+def test_a_vector_read_at_one_token_needs_no_more_of_the_last_layer(
+    family: str, tiny: Callable[[str], Path], sentences: list[str]
+) -> None:
+    seen = {}
+    for pooling in ("cls", "mask", "mean"):
+        encoder, rows_of = make(tiny(family), pooling, with_prefix=True)
+        packed = encoder.pack(rows_of(sentences))
+        with Products() as products:
+            encoder.represent(packed)
+        tokens, rows, _ = packed.size
+        assert set(products.lengths) <= {tokens, rows}
+        seen[pooling] = products.lengths.count(rows)
+    # Attention's last product, and the two behind it.
+    assert seen == {"cls": 3, "mask": 3, "mean": 0}
 
 
 @pytest.mark.parametrize("before", [0, 8])

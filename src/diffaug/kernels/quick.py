@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from diffaug.kernels import HALF
 from diffaug.kernels.linear import LinearLayers
 from diffaug.kernels.replacing import Replacing
-from diffaug.kernels.residuals import Postponed, Residuals
+from diffaug.kernels.residuals import SUMS, Postponed, Residuals
 
 
 class Quick(Replacing):
@@ -22,10 +24,11 @@ class Quick(Replacing):
     def __init__(self) -> None:
         self._linear, self._residuals = LinearLayers(), Residuals()
         residuals = self._residuals
-        super().__init__({F.linear: self._linear, F.layer_norm: residuals.layer_norm, F.dropout: residuals.dropout})
+        quick = {F.linear: self._linear, F.layer_norm: residuals.layer_norm, F.dropout: residuals.dropout}
+        super().__init__(quick | dict.fromkeys(SUMS, residuals.add))
 
     def applies(self, first: Any) -> bool:
-        return isinstance(first, Postponed) or (first.is_cuda and first.dtype in HALF)
+        return isinstance(first, Postponed) or (isinstance(first, Tensor) and first.is_cuda and first.dtype in HALF)
 
     def __torch_function__(
         self,

@@ -16,20 +16,34 @@ from torch import Tensor
 
 from diffaug.kernels.layer_norm import dropped_norm, layer_norm
 
+SUMS = (torch.add, Tensor.add)
+
 
 @dataclass(frozen=True)
 class Postponed:
-    """Dropout, then a sum, that nobody has computed yet. It is no tensor: what else is done with it is an error."""
+    """Dropout, then a sum, that nobody has computed yet. It is no tensor: what else is done with it is an error.
+
+    Sums go through torch's function, so that all contexts that watch those see them; `Residuals.add` answers.
+    """
 
     states: Tensor
     dropout: float
     seed: Tensor
     past: Tensor | None = None
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.states.shape
+
     def __add__(self, past: Tensor) -> Postponed:
-        return replace(self, past=past)
+        found: Any = torch.add(self, past)  # type: ignore[arg-type]
+        return found  # type: ignore[no-any-return]
 
     __radd__ = __add__
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        return NotImplemented
 
 
 @dataclass
@@ -69,6 +83,13 @@ class Residuals:
             self._watched[id(found)] = _Watched(found, number)
         return found
 
+    def add(self, first: Any, second: Any, **others: Any) -> Any:
+        """As `torch.add`, of what was postponed too."""
+        for postponed, past in ((first, second), (second, first)):
+            if isinstance(postponed, Postponed):
+                return replace(postponed, past=past)
+        return torch.add(first, second, **others)
+
     def layer_norm(
         self,
         states: Tensor | Postponed,
@@ -87,12 +108,12 @@ class Residuals:
 
     def watch(self, function: Callable[..., Any], args: Sequence[Any], others: Mapping[str, Any], found: Any) -> None:
         """Every call of a function of torch's in the first forward, and its result."""
-        if self._watched is None:
+        if self._watched is None or function == Tensor.shape.__get__:  # which reads no numbers
             return
         for used in _members([*args, *others.values()]):
             if id(used) in self._watched:
                 self._watched[id(used)].uses.append(function)
-        if function is Tensor.add and len(args) == 2 and not others:
+        if function in SUMS and len(args) == 2 and not others:
             parts = [self._watched[id(part)] for part in args if id(part) in self._watched]
             dropped = [part for part in parts if part.number is not None]
             if dropped and all(isinstance(part, Tensor) and part.shape == found.shape for part in args):
@@ -105,7 +126,7 @@ class Residuals:
         self._calls, self._seeds = 0, None
         if self._watched is not None:
             for watched in self._watched.values():
-                alone = [part.number for part in watched.parts if part.uses == [Tensor.add]]
+                alone = [part.number for part in watched.parts if len(part.uses) == 1]
                 if watched.uses == [F.layer_norm] and alone and alone[0] is not None:
                     self._postponed[alone[0]] = len(self._postponed)
             self._watched = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +18,7 @@ from diffaug.models.config import ModelConfig, Pooling
 from diffaug.models.denoise import Denoise
 from diffaug.models.flow import Flow
 from diffaug.models.heads import build_head
+from diffaug.models.onlypooled import OnlyPooled
 from diffaug.models.packed import Packed, PackedStates, pack, pool_packed
 from diffaug.models.pooling import mix_layers, needs_all_layers, pool
 from diffaug.models.rows import Rows
@@ -103,12 +105,17 @@ class Encoder(nn.Module):
             assert views.packs, "these views do not go together with packed rows"
             extra |= views.begin(packed)
         layers = self.backbone.config.num_hidden_layers if prefix is None else len(prefix)
+        # Views other than a prefix may be modules of the last layer's that count its tokens.
+        at_one_token = pooling in ("cls", "mask") and (views is None or prefix is not None)
         states = PackedStates(packed, layers, prefix)
         needs_all = needs_all_layers(pooling)
-        out = self.backbone(input_ids=packed.input_ids, packed=states, output_hidden_states=needs_all, **extra)
+        with OnlyPooled(packed, states) if at_one_token else nullcontext():
+            out = self.backbone(input_ids=packed.input_ids, packed=states, output_hidden_states=needs_all, **extra)
         states.finish()
         if views is not None and prefix is None:
             views.end()
+        if at_one_token:
+            return out.last_hidden_state.squeeze(0)
         return pool_packed(pooling, packed, mix_layers(pooling, out.last_hidden_state, out.get("hidden_states")))
 
     @property

@@ -182,9 +182,14 @@ class PackedStates:
         seed = self._seeds[layer] if dropout else None
         return attend_short(queries, keys, values, prefix, packed, scale, dropout, seed).unsqueeze(0)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every layer has asked."""
+        return self.calls == self._layers
+
     def finish(self) -> None:
         """Raise unless every layer asked: a backbone that attends by itself would mix up all sentences."""
-        if self.calls != self._layers:
+        if not self.complete:
             raise DiffaugError(
                 f"only {self.calls} of {self._layers} attention layers kept the sentences of a batch apart"
             )
