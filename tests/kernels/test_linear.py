@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -110,3 +112,12 @@ def test_gradients_that_lie_side_by_side_are_not_copied() -> None:
         assert torch.equal(linear._side_by_side(others), torch.cat(others, dim=1))
     ends = [whole.flatten()[:40].view(10, 4), whole.flatten()[4:44].view(10, 4)]  # overlapping
     assert torch.equal(linear._side_by_side(ends), torch.cat(ends, dim=1))
+
+
+def test_states_that_no_gradient_needs_are_let_go_in_the_first_forward_too() -> None:
+    product, states = LinearLayers(), torch.randn(1, 7, 6)
+    (frozen,) = layers_of(6, learn=False)
+    kept = ref(states)
+    product(states, *frozen)
+    del states
+    assert kept() is None

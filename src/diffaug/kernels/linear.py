@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ class LinearLayers:
     """
 
     def __init__(self) -> None:
-        self._seen: list[tuple[Tensor, Layer]] | None = []  # in the first forward
+        self._seen: list[tuple[ref[Tensor], list[Layer]]] | None = []  # in the first forward: states and their readers
         self._together: dict[tuple[int, int], list[Layer]] = {}  # by the layer that comes first
         self._ready: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # states and result, by layer
         self._ones: dict[int, Tensor] = {}  # (1, tokens), by tokens
@@ -32,7 +33,7 @@ class LinearLayers:
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         layer = (weight, bias)
         if self._seen is not None:
-            self._seen.append((states, layer))
+            self._note(self._seen, states, layer)
         learns = bias is not None and bias.requires_grad
         read, result = self._ready.pop(_key(layer), (None, states))
         if read is states:
@@ -52,14 +53,20 @@ class LinearLayers:
         self._ones.clear()
         if self._seen is None:
             return
-        readers: dict[int, list[Layer]] = {}
-        for states, layer in self._seen:
-            readers.setdefault(id(states), []).append(layer)
-        for layers in readers.values():
+        for _, layers in self._seen:
             kinds = {(weight.requires_grad, None if bias is None else bias.requires_grad) for weight, bias in layers}
             if len(layers) > 1 and len(kinds) == 1:
                 self._together[_key(layers[0])] = layers
         self._seen = None
+
+    @staticmethod
+    def _note(seen: list[tuple[ref[Tensor], list[Layer]]], states: Tensor, layer: Layer) -> None:
+        # Not the states themselves: those that no gradient needs would all be kept until the forward's end.
+        for known, layers in reversed(seen):
+            if known() is states:
+                layers.append(layer)
+                return
+        seen.append((ref(states), [layer]))
 
     def _ones_for(self, states: Tensor) -> Tensor:
         tokens = states.numel() // states.shape[-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from torch import Tensor
 from diffaug.kernels.layer_norm import dropped_norm, layer_norm
 
 SUMS = (torch.add, Tensor.add)
+_SHAPE = Tensor.shape.__get__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Postponed:
         return self.states.shape
 
     def __add__(self, past: Tensor) -> Postponed:
-        found: Any = torch.add(self, past)  # type: ignore[arg-type]
-        return found  # type: ignore[no-any-return]
+        found: Postponed = torch.add(self, past)  # type: ignore[call-overload]
+        return found
 
     __radd__ = __add__
 
@@ -51,13 +53,13 @@ class _Watched:
     """A tensor of the first forward: a result of dropout, or a sum with one or two such.
 
     Attributes:
-        tensor: itself, so that its id stays its own.
+        tensor: itself, while it is there: kept, it would take up memory until the forward's end.
         number: which call of dropout it came from; None for a sum.
         parts: of a sum, the results of dropout.
         uses: the functions that read it.
     """
 
-    tensor: Tensor
+    tensor: ref[Tensor]
     number: int | None
     parts: list[_Watched] = field(default_factory=list)
     uses: list[Any] = field(default_factory=list)
@@ -67,7 +69,7 @@ class Residuals:
     """Stands in for `dropout` and `layer_norm` of torch in a model that is run again and again."""
 
     def __init__(self) -> None:
-        self._watched: dict[int, _Watched] | None = {}  # by the tensor's id, in the first forward
+        self._watched: list[_Watched] | None = []  # in the first forward
         self._postponed: dict[int, int] = {}  # which calls of dropout, and the place of their seeds
         self._seeds: Tensor | None = None
         self._calls = 0
@@ -80,7 +82,7 @@ class Residuals:
             return Postponed(states, p, self._seed(number, states.device))
         found = F.dropout(states, p, training, inplace)
         if self._watched is not None and training and 0 < p < 1 and not inplace:
-            self._watched[id(found)] = _Watched(found, number)
+            self._watched.append(_Watched(ref(found), number))
         return found
 
     def add(self, first: Any, second: Any, **others: Any) -> Any:
@@ -108,24 +110,26 @@ class Residuals:
 
     def watch(self, function: Callable[..., Any], args: Sequence[Any], others: Mapping[str, Any], found: Any) -> None:
         """Every call of a function of torch's in the first forward, and its result."""
-        if self._watched is None or function == Tensor.shape.__get__:  # which reads no numbers
+        if self._watched is None or function == _SHAPE:  # which reads no numbers
             return
+        known = {id(watched.tensor()): watched for watched in self._watched}
+        known.pop(id(None), None)  # of those that are gone
         for used in _members([*args, *others.values()]):
-            if id(used) in self._watched:
-                self._watched[id(used)].uses.append(function)
+            if id(used) in known:
+                known[id(used)].uses.append(function)
         if function in SUMS and len(args) == 2 and not others:
-            parts = [self._watched[id(part)] for part in args if id(part) in self._watched]
+            parts = [known[id(part)] for part in args if id(part) in known]
             dropped = [part for part in parts if part.number is not None]
             if dropped and all(isinstance(part, Tensor) and part.shape == found.shape for part in args):
-                self._watched[id(found)] = _Watched(found, None, dropped)
-        if function is F.layer_norm and id(args[0]) in self._watched and not _is_simple(args[1:], **others):
-            self._watched[id(args[0])].uses.append(None)
+                self._watched.append(_Watched(ref(found), None, dropped))
+        if function is F.layer_norm and id(args[0]) in known and not _is_simple(args[1:], **others):
+            known[id(args[0])].uses.append(None)
 
     def end_forward(self) -> None:
         """Forget the seeds; after the first forward, see what can be postponed from now on."""
         self._calls, self._seeds = 0, None
         if self._watched is not None:
-            for watched in self._watched.values():
+            for watched in self._watched:
                 alone = [part.number for part in watched.parts if len(part.uses) == 1]
                 if watched.uses == [F.layer_norm] and alone and alone[0] is not None:
                     self._postponed[alone[0]] = len(self._postponed)
