@@ -79,7 +79,7 @@ class Residuals:
         number = self._calls
         self._calls += 1
         if number in self._postponed:
-            return Postponed(states, p, self._seed(number, states.device))
+            return Postponed(states, p if training else 0.0, self._seed(number, states.device))
         found = F.dropout(states, p, training, inplace)
         if self._watched is not None and training and 0 < p < 1 and not inplace:
             self._watched.append(_Watched(ref(found), number))
