@@ -208,3 +208,16 @@ def test_copies_into_more_bits_are_exact(count: int) -> None:
     copy_wider(target[:count], source)
     assert torch.equal(target[:count], source.float())
     assert float(target[count]) == 7.0
+
+
+def test_what_is_postponed_drops_nothing_outside_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    if INTERPRETED:
+        monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
+        monkeypatch.setattr(Quick, "applies", lambda *_: True)
+    norm, quick = torch.nn.LayerNorm(32).to(DEVICE, DTYPE), Quick()
+    states, past = leaf(1, 7, 32), leaf(1, 7, 32)
+    for training in (True, False):  # in the first forward it is seen, in the second postponed
+        with quick:
+            found = norm(F.dropout(states, 0.5, training) + past)
+    assert type(found.grad_fn).__name__ == "_DroppedNormBackward"
+    torch.testing.assert_close(found, norm(states + past), rtol=TOLERANCE, atol=10 * TOLERANCE)

@@ -129,6 +129,19 @@ class TestHalved:
                 assert found is not None
                 torch.testing.assert_close(found, times * gradient, rtol=1e-4, atol=1e-6)
 
+    def test_a_backward_on_the_side_leaves_the_gradients_so_far_alone(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).eval()
+        learning = trainable(method, STAGE)
+        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        vectors = halved(method.collator.rows(*rows_of(method)))
+        with halved.adding():
+            halved.backward(vectors, torch.ones_like(vectors))
+        wanted = {name: p.grad.clone() for name, p in learning.items() if p.grad is not None}
+        halved.keep_earlier()
+        vectors = halved(method.collator.rows(*rows_of(method)))
+        halved.backward(vectors, torch.zeros_like(vectors))
+        assert all(torch.equal(learning[name].grad, gradient) for name, gradient in wanted.items())  # type: ignore[arg-type]
+
     def test_computes_with_what_the_weights_were_at_the_last_refresh(self, make_recipe: Callable[..., Recipe]) -> None:
         method = build(make_recipe()).eval()
         learning = trainable(method, STAGE)

@@ -1,7 +1,8 @@
 """Operations of our own, where those of torch are slow for short sentences.
 
 - `attention`: on a GPU, rows end to end with a prefix before each;
-- `layer_norm`, `linear`: on a GPU, gradients; `quick` puts them in the place of torch's;
+- `linear`, `layer_norm`: on a GPU, gradients; `residuals`: a layer norm together with dropout and sum before it;
+  `quick` puts them in the place of torch's;
 - `casts`: on a GPU, copies from 16 bits to 32;
 - `dropout`: on a CPU.
 
