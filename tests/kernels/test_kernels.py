@@ -158,6 +158,16 @@ def test_layer_norm(width: int, end_to_end: bool, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(mine, reference, rtol=TOLERANCE, atol=10 * TOLERANCE)
 
 
+@pytest.mark.parametrize("programs", [8, 640])
+def test_shares_are_summed_column_by_column_and_always_alike(programs: int) -> None:
+    torch.manual_seed(0)
+    shares = torch.randn(3, programs, 40, device=DEVICE)  # the last of the kernel's programs has half of its columns
+    found = layer_norm._summed(shares, DTYPE)
+    assert found.dtype == DTYPE
+    torch.testing.assert_close(found.double(), shares.double().sum(1), rtol=TOLERANCE, atol=10 * TOLERANCE)
+    assert torch.equal(found, layer_norm._summed(shares, DTYPE))
+
+
 def chances(seed: int, numbers: int) -> NDArray[np.float64]:
     """What `kernels.chance` draws, computed by numpy."""
 
@@ -170,15 +180,15 @@ def chances(seed: int, numbers: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("width", [24, 32])
-@pytest.mark.parametrize("learns", [True, False])
-def test_dropout_sum_and_layer_norm_in_one(width: int, learns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("learns", ["both", "bias", ""])
+def test_dropout_sum_and_layer_norm_in_one(width: int, learns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
         monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
     torch.manual_seed(0)
     states, past, weight, bias = leaf(1, 37, width), leaf(1, 37, width), leaf(width), leaf(width)
-    inputs = [states, past, *([weight, bias] if learns else [])]
-    weight.requires_grad_(learns)
-    bias.requires_grad_(learns)
+    weight.requires_grad_(learns == "both")
+    bias.requires_grad_(learns != "")
+    inputs = [each for each in (states, past, weight, bias) if each.requires_grad]
     gradient = torch.randn(1, 37, width, device=DEVICE, dtype=DTYPE)
     found = layer_norm.dropped_norm(states, past, 0.25, torch.tensor(5, device=DEVICE), weight, bias, 1e-5)
     kept = torch.tensor(chances(5, 37 * 32) >= 0.25).view(37, 32)[:, :width].to(DEVICE) / 0.75

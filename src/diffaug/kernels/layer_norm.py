@@ -18,8 +18,13 @@ from torch import Tensor
 
 from diffaug.kernels.chance import chance
 
-# Programs that share the rows of a layer norm's gradient.
+# Programs that share the rows of a layer norm's gradient, at most, and the numbers that all of them together hold at a
+# time: a large GPU has registers for so many (640 rows of 1024, five to a processor). Of more programs, some would come
+# when the others are done, and all have sums to be added up.
 _PROGRAMS = 1024
+_NUMBERS = 5 << 17
+# Columns of these sums that one program adds up: few, so that all of a GPU has some to add.
+_COLUMNS = 16
 
 
 def layer_norm(
@@ -87,7 +92,7 @@ class _DroppedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         sums, weight, mean, scale, seed = ctx.saved_tensors
-        learns = ctx.needs_input_grad[4]
+        learns = any(ctx.needs_input_grad[4:6])
         d_past, d_states, d_weight, d_bias = _gradients(
             gradients[0], sums, weight, mean, scale, learns, ctx.dropout, seed
         )
@@ -109,16 +114,32 @@ def _gradients(
     The states lie end to end.
     """
     rows, width = states.numel() // states.shape[-1], states.shape[-1]
+    padded = triton.next_power_of_2(width)
     d_states = torch.empty_like(states)
     d_before = None if seed is None else torch.empty_like(states)
-    shares = torch.empty(2, _PROGRAMS, width, device=states.device) if learns else mean.new_empty(2, 1)
-    _norm_backward[(_PROGRAMS,)](
+    # Where nothing is summed, a program a row is quickest.
+    programs = min(_PROGRAMS, _NUMBERS // padded) if learns else rows
+    shares = torch.empty(2, programs, width, device=states.device) if learns else mean.new_empty(2, 1)
+    _norm_backward[(programs,)](
         states, gradient.contiguous(), weight, mean, scale, mean if seed is None else seed,
         d_states, d_states if d_before is None else d_before, shares[0], shares[1], rows, width, dropout,
-        learns=learns, drops=seed is not None, WIDTH=triton.next_power_of_2(width), num_warps=4,
+        learns=learns, drops=seed is not None, WIDTH=padded, num_warps=4,
     )  # fmt: skip
-    d_weight, d_bias = shares.sum(1).to(weight.dtype) if learns else (None, None)
+    d_weight, d_bias = _summed(shares, weight.dtype) if learns else (None, None)
     return d_states, d_before, d_weight, d_bias
+
+
+def _summed(shares: Tensor, dtype: torch.dtype) -> Tensor:
+    """(sums, width) in another type, of (sums, programs, width). torch would leave nearly all of a GPU idle here.
+
+    Their order is always the same, and so is the result.
+    """
+    sums, programs, width = shares.shape
+    found = shares.new_empty(sums, width, dtype=dtype)
+    _sum[(triton.cdiv(width, _COLUMNS), sums)](
+        shares, found, programs, width, PROGRAMS=triton.next_power_of_2(programs), COLUMNS=_COLUMNS, num_warps=8
+    )  # fmt: skip
+    return found
 
 
 @triton.jit
@@ -183,3 +204,14 @@ def _norm_backward(
     if learns:
         tl.store(d_weight + program * width + column, sum_weight, mask=real)
         tl.store(d_bias + program * width + column, sum_bias, mask=real)
+
+
+@triton.jit
+def _sum(shares, out, programs, width, PROGRAMS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Each program takes some columns, and all shares of these at once: waiting for memory is what takes the time."""
+    which, share = tl.program_id(1), tl.arange(0, PROGRAMS)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    real = column < width
+    at = (which * programs + share[:, None]) * width + column[None, :]
+    found = tl.load(shares + at, mask=(share < programs)[:, None] & real[None, :], other=0.0)
+    tl.store(out + which * width + column, tl.sum(found, 0).to(out.dtype.element_ty), mask=real)
