@@ -181,19 +181,24 @@ def chances(seed: int, numbers: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("width", [24, 32])
 @pytest.mark.parametrize("learns", ["both", "bias", ""])
-def test_dropout_sum_and_layer_norm_in_one(width: int, learns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("offset", ["none", "learns", "frozen"])
+def test_dropout_sum_and_layer_norm_in_one(
+    width: int, learns: str, offset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if INTERPRETED:
         monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
     torch.manual_seed(0)
     states, past, weight, bias = leaf(1, 37, width), leaf(1, 37, width), leaf(width), leaf(width)
     weight.requires_grad_(learns == "both")
     bias.requires_grad_(learns != "")
-    inputs = [each for each in (states, past, weight, bias) if each.requires_grad]
+    before = leaf(width).requires_grad_(offset == "learns") if offset != "none" else None
+    inputs = [each for each in (states, before, past, weight, bias) if each is not None and each.requires_grad]
     gradient = torch.randn(1, 37, width, device=DEVICE, dtype=DTYPE)
-    found = layer_norm.dropped_norm(states, past, 0.25, torch.tensor(5, device=DEVICE), weight, bias, 1e-5)
+    found = layer_norm.dropped_norm(states, before, past, 0.25, torch.tensor(5, device=DEVICE), weight, bias, 1e-5)
     kept = torch.tensor(chances(5, 37 * 32) >= 0.25).view(37, 32)[:, :width].to(DEVICE) / 0.75
     assert float(kept.mean()) == pytest.approx(1.0, abs=0.05)
-    wanted = F.layer_norm(states.float() * kept + past.float(), (width,), weight.float(), bias.float())
+    shifted = states.float() if before is None else states.float() + before.float()
+    wanted = F.layer_norm(shifted * kept + past.float(), (width,), weight.float(), bias.float())
     torch.testing.assert_close(found.float(), wanted.float(), rtol=TOLERANCE, atol=10 * TOLERANCE)
     ours = torch.autograd.grad(found, inputs, gradient)
     theirs = torch.autograd.grad(wanted, inputs, gradient.to(wanted.dtype))

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,9 +96,14 @@ def test_gradients_are_those_of_the_plain_model(
         return found
 
     monkeypatch.setattr(linear, "_side_by_side", watched)
-    fused: list[Tensor] = []
+    offsets: list[bool] = []
     dropped_norm = residuals.dropped_norm
-    monkeypatch.setattr(residuals, "dropped_norm", lambda *args: fused.append(dropped_norm(*args)) or fused[-1])
+
+    def fused(states: Tensor, offset: Tensor | None, *others: Any) -> Tensor:
+        offsets.append(offset is not None)
+        return dropped_norm(states, offset, *others)
+
+    monkeypatch.setattr(residuals, "dropped_norm", fused)
     halved = Halved(encoder, encoder.forward, learning, DTYPE)  # type: ignore[arg-type]
     packed = encoder.pack(rows).to(DEVICE)
     for _ in range(2):  # in the second, layers that read the same are computed together
@@ -114,5 +120,5 @@ def test_gradients_are_those_of_the_plain_model(
     # Queries, keys and values, whose gradients attention has left where one product reads them. Where all but the
     # prefix is frozen, those of the first layer have none.
     assert together == [True] * (shape.layers - frozen)
-    # In the second forward, where dropout is behind a layer's part.
-    assert len(fused) == shape.layers * norms
+    # In the second forward, where dropout is behind a layer's part, and a linear layer with a bias before it.
+    assert offsets == [True] * (shape.layers * norms)

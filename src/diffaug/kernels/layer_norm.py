@@ -42,18 +42,26 @@ def layer_norm(
 
 
 def dropped_norm(
-    states: Tensor, past: Tensor, dropout: float, seed: Tensor, weight: Tensor, bias: Tensor, eps: float
+    states: Tensor,
+    offset: Tensor | None,
+    past: Tensor,
+    dropout: float,
+    seed: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
 ) -> Tensor:
-    """The layer norm of the sum of ``states``, after dropout, and ``past``.
+    """The layer norm of the sum of ``states`` + ``offset``, after dropout, and ``past``.
 
     Args:
         states, past: (.., width)
+        offset: (width,), as a rule the bias of the linear layer before, whose gradient is a by-product here.
         dropout: the part of ``states`` that is dropped.
         seed: (), of dropout, on the device.
         weight, bias: (width,)
         eps: of the layer norm.
     """
-    found: Tensor = _DroppedNorm.apply(states, past, dropout, seed, weight, bias, eps)
+    found: Tensor = _DroppedNorm.apply(states, offset, past, dropout, seed, weight, bias, eps)
     return found
 
 
@@ -68,22 +76,30 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, mean, scale = ctx.saved_tensors
-        d_states, _, d_weight, d_bias = _gradients(gradients[0], states, weight, mean, scale, True, 0.0, None)
-        return d_states, d_weight, d_bias, None
+        d_states, _, sums = _gradients(gradients[0], states, weight, mean, scale, 0.0, None, True, False)
+        return d_states, *sums, None
 
 
 class _DroppedNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, past: Tensor, dropout: float, seed: Tensor, weight: Tensor, bias: Tensor, eps: float
+        ctx: Any,
+        states: Tensor,
+        offset: Tensor | None,
+        past: Tensor,
+        dropout: float,
+        seed: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
     ) -> Tensor:
         states, past = states.contiguous(), past.contiguous()
         sums, found = torch.empty_like(states), torch.empty_like(states)
         rows, width = states.numel() // states.shape[-1], states.shape[-1]
         mean, scale = torch.empty(2, rows, device=states.device)
         _dropped_forward[(rows,)](
-            states, past, seed, weight, bias, sums, found, mean, scale, width, eps, dropout,
-            WIDTH=triton.next_power_of_2(width), num_warps=4,
+            states, states if offset is None else offset, past, seed, weight, bias, sums, found, mean, scale,
+            width, eps, dropout, has_offset=offset is not None, WIDTH=triton.next_power_of_2(width), num_warps=4,
         )  # fmt: skip
         ctx.save_for_backward(sums, weight, mean, scale, seed)
         ctx.dropout = dropout
@@ -92,11 +108,13 @@ class _DroppedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         sums, weight, mean, scale, seed = ctx.saved_tensors
-        learns = any(ctx.needs_input_grad[4:6])
-        d_past, d_states, d_weight, d_bias = _gradients(
-            gradients[0], sums, weight, mean, scale, learns, ctx.dropout, seed
+        _, of_offset, _, _, _, of_weight, of_bias, _ = ctx.needs_input_grad
+        learns = of_weight or of_bias
+        d_past, d_states, found = _gradients(
+            gradients[0], sums, weight, mean, scale, ctx.dropout, seed, learns, of_offset
         )
-        return d_states, d_past, None, None, d_weight, d_bias, None
+        d_weight, d_bias = found[:2] if learns else (None, None)
+        return d_states, found[-1] if of_offset else None, d_past, None, None, d_weight, d_bias, None
 
 
 def _gradients(
@@ -105,28 +123,30 @@ def _gradients(
     weight: Tensor,
     mean: Tensor,
     scale: Tensor,
-    learns: bool,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Of the states, of the same before dropout (None without a seed), and of weight and bias (None unless they learn).
+    learns: bool,
+    offset_learns: bool,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Of the states, of the same before dropout (None without a seed), and sums of these over all tokens.
 
-    The states lie end to end.
+    The states lie end to end. The sums are weight's and bias's gradients, if they learn, then the offset's, if that
+    does: (sums, width).
     """
     rows, width = states.numel() // states.shape[-1], states.shape[-1]
     padded = triton.next_power_of_2(width)
     d_states = torch.empty_like(states)
     d_before = None if seed is None else torch.empty_like(states)
+    sums = 2 * learns + offset_learns
     # Where nothing is summed, a program a row is quickest.
-    programs = min(_PROGRAMS, _NUMBERS // padded) if learns else rows
-    shares = torch.empty(2, programs, width, device=states.device) if learns else mean.new_empty(2, 1)
+    programs = min(_PROGRAMS, _NUMBERS // padded) if sums else rows
+    shares = torch.empty(sums, programs, width, device=states.device)
     _norm_backward[(programs,)](
         states, gradient.contiguous(), weight, mean, scale, mean if seed is None else seed,
-        d_states, d_states if d_before is None else d_before, shares[0], shares[1], rows, width, dropout,
-        learns=learns, drops=seed is not None, WIDTH=padded, num_warps=4,
+        d_states, d_states if d_before is None else d_before, shares if sums else mean, rows, width, dropout,
+        learns=learns, offset_learns=offset_learns, drops=seed is not None, WIDTH=padded, num_warps=4,
     )  # fmt: skip
-    d_weight, d_bias = _summed(shares, weight.dtype) if learns else (None, None)
-    return d_states, d_before, d_weight, d_bias
+    return d_states, d_before, _summed(shares, weight.dtype) if sums else shares
 
 
 def _summed(shares: Tensor, dtype: torch.dtype) -> Tensor:
@@ -150,14 +170,18 @@ def _kept(seed, row, column, dropout, WIDTH: tl.constexpr):
 
 @triton.jit
 def _dropped_forward(
-    states, past, seeds, weight, bias, sums, out, means, scales, width, eps, dropout, WIDTH: tl.constexpr
+    states, offset, past, seeds, weight, bias, sums, out, means, scales, width, eps, dropout,
+    has_offset: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program a row."""
     row, column = tl.program_id(0), tl.arange(0, WIDTH)
     real = column < width
     at = row * width + column
     kept = _kept(tl.load(seeds), row, column, dropout, WIDTH)
-    total = tl.load(states + at, mask=real, other=0.0).to(tl.float32) * kept
+    total = tl.load(states + at, mask=real, other=0.0).to(tl.float32)
+    if has_offset:
+        total += tl.load(offset + column, mask=real, other=0.0).to(tl.float32)
+    total *= kept
     total += tl.load(past + at, mask=real, other=0.0).to(tl.float32)
     # As the backward pass will read it.
     rounded = total.to(sums.dtype.element_ty)
@@ -175,16 +199,17 @@ def _dropped_forward(
 
 @triton.jit
 def _norm_backward(
-    states, gradients, weight, means, scales, seeds, d_states, d_before, d_weight, d_bias, rows, width, dropout,
-    learns: tl.constexpr, drops: tl.constexpr, WIDTH: tl.constexpr,
+    states, gradients, weight, means, scales, seeds, d_states, d_before, shares, rows, width, dropout,
+    learns: tl.constexpr, offset_learns: tl.constexpr, drops: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Each program takes every so many-th row, and keeps its share of the sums to itself."""
-    program = tl.program_id(0)
+    program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, WIDTH)
     real = column < width
     weights = tl.load(weight + column, mask=real, other=0.0).to(tl.float32)
     sum_weight, sum_bias = tl.zeros([WIDTH], tl.float32), tl.zeros([WIDTH], tl.float32)
-    for row in range(program, rows, tl.num_programs(0)):
+    sum_offset = tl.zeros([WIDTH], tl.float32)
+    for row in range(program, rows, programs):
         at = row * width + column
         state = tl.load(states + at, mask=real, other=0.0).to(tl.float32)
         gradient = tl.load(gradients + at, mask=real, other=0.0).to(tl.float32)
@@ -198,12 +223,18 @@ def _norm_backward(
         if drops:
             found *= _kept(tl.load(seeds), row, column, dropout, WIDTH)
             tl.store(d_before + at, found.to(d_before.dtype.element_ty), mask=real)
+        if offset_learns:
+            sum_offset += found
         if learns:
             sum_weight += gradient * normed
             sum_bias += gradient
+    share = shares + program * width + column
     if learns:
-        tl.store(d_weight + program * width + column, sum_weight, mask=real)
-        tl.store(d_bias + program * width + column, sum_bias, mask=real)
+        tl.store(share, sum_weight, mask=real)
+        tl.store(share + programs * width, sum_bias, mask=real)
+        share += 2 * programs * width
+    if offset_learns:
+        tl.store(share, sum_offset, mask=real)
 
 
 @triton.jit

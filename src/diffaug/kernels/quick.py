@@ -21,9 +21,9 @@ class Quick(Replacing):
     """
 
     def __init__(self) -> None:
-        self._linear, self._residuals = LinearLayers(), Residuals()
-        residuals = self._residuals
-        quick = {F.linear: self._linear, F.layer_norm: residuals.layer_norm, F.dropout: residuals.dropout}
+        self._layers = LinearLayers()
+        self._residuals = residuals = Residuals(self._layers)
+        quick = {F.linear: residuals.linear, F.layer_norm: residuals.layer_norm, F.dropout: residuals.dropout}
         super().__init__(quick | dict.fromkeys(SUMS, residuals.add))
 
     def applies(self, first: Any) -> bool:
@@ -41,6 +41,6 @@ class Quick(Replacing):
         return found
 
     def __exit__(self, *error: Any) -> None:
-        self._linear.end_forward()
+        self._layers.end_forward()
         self._residuals.end_forward()
         super().__exit__(*error)
