@@ -55,7 +55,7 @@ def test_layers_that_read_the_same_are_computed_together_from_the_second_forward
 ) -> None:
     together: list[int] = []
 
-    def counted(states: Tensor, layers: Layers, ones: Tensor | None) -> tuple[Tensor, ...]:
+    def counted(states: Tensor, layers: Layers, ones: Tensor | None, passes: bool) -> tuple[Tensor, ...]:
         together.append(len(layers))
         return tuple(F.linear(states, *layer) for layer in layers)
 
@@ -78,6 +78,34 @@ def test_a_layer_that_reads_something_else_than_it_did_is_right_nevertheless(sta
     assert product._ready
     product.end_forward()
     assert not product._ready
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("learn", [True, False])
+def test_the_gradient_of_what_goes_past_is_added_by_the_layers_that_read_it(
+    together: bool, learn: bool, states: Tensor
+) -> None:
+    layers, product = layers_of(*[6, 6][: 1 + together], learn=learn), LinearLayers()
+    leaves = [states, *(p for layer in layers for p in layer if p is not None and p.requires_grad)]
+    for forward in range(2):
+        inner = states.tanh()
+        found = product(inner, *layers[0], passes=forward == 1)
+        found = found * product(inner, *layers[-1])
+        past = product.past(inner)
+        assert (past is inner) == (forward == 0)
+        assert product.past(inner) is inner, "once only: somebody else's gradient may be anybody's"
+        wanted = F.linear(inner, *layers[0]) * F.linear(inner, *layers[-1]) + inner.exp()
+        of_torch = torch.autograd.grad(wanted.sum(), leaves, retain_graph=True)
+        torch.testing.assert_close(torch.autograd.grad((found + past.exp()).sum(), leaves), of_torch)
+        product.end_forward()
+
+
+def test_gradients_of_states_and_of_what_goes_past_are_summed_in_place(states: Tensor) -> None:
+    _, past = linear.linear(states, layers_of(4), torch.ones(1, 7), True)
+    assert past.data_ptr() == states.data_ptr()
+    gradient = torch.randn_like(past)
+    (found,) = torch.autograd.grad(past, states, gradient)
+    assert found.data_ptr() == gradient.data_ptr()
 
 
 def test_layers_of_which_only_some_learn_stay_alone(states: Tensor) -> None:

@@ -104,6 +104,14 @@ def test_gradients_are_those_of_the_plain_model(
         return dropped_norm(states, offset, *others)
 
     monkeypatch.setattr(residuals, "dropped_norm", fused)
+    passing: list[bool] = []
+    products = linear.linear
+
+    def passed(states: Tensor, layers: Any, ones: Tensor | None, passes: bool) -> tuple[Tensor, ...]:
+        passing.append(passes)
+        return products(states, layers, ones, passes)
+
+    monkeypatch.setattr(linear, "linear", passed)
     halved = Halved(encoder, encoder.forward, learning, DTYPE)  # type: ignore[arg-type]
     packed = encoder.pack(rows).to(DEVICE)
     for _ in range(2):  # in the second, layers that read the same are computed together
@@ -122,3 +130,5 @@ def test_gradients_are_those_of_the_plain_model(
     assert together == [True] * (shape.layers - frozen)
     # In the second forward, where dropout is behind a layer's part, and a linear layer with a bias before it.
     assert offsets == [True] * (shape.layers * norms)
+    # What went past it was read by a linear layer; only behind the last attention, it was a part of that.
+    assert sum(passing) == shape.layers * norms - (pooling == "cls" and family != "distilbert")

@@ -15,7 +15,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from diffaug.kernels import layer_norm, residuals  # noqa: E402
+from diffaug.kernels import layer_norm, linear, residuals  # noqa: E402
 from diffaug.kernels.quick import Quick  # noqa: E402
 
 DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
@@ -56,6 +56,10 @@ def one_of_two_readers_of_the_same(parts: Parts, x: Tensor) -> Tensor:
     return parts.second(x) * parts.end(parts.first(x), x)
 
 
+def readers_together(parts: Parts, x: Tensor) -> Tensor:
+    return parts.end(parts.first(parts.first(x) * parts.second(x)), x)
+
+
 def read_twice(parts: Parts, x: Tensor) -> Tensor:
     inner = parts.first(x)
     return parts.end(inner, x) * inner
@@ -70,15 +74,21 @@ def past_is_read_again(parts: Parts, x: Tensor) -> Tensor:
     return parts.end(parts.second(parts.first(x).relu()), x) * x
 
 
-# With how many sums that are postponed, and how many biases.
-MODELS: dict[Callable[[Parts, Tensor], Tensor], tuple[int, int]] = {
-    usual: (1, 1),
-    twice_in_a_row: (2, 2),
-    once_elsewhere: (2, 2),
-    one_of_two_readers_of_the_same: (1, 1),
-    read_twice: (1, 0),
-    two_dropped: (1, 1),
-    past_is_read_again: (1, 1),
+def past_goes_past_again(parts: Parts, x: Tensor) -> Tensor:
+    return parts.end(parts.second(parts.end(parts.first(x), x)), x)
+
+
+# With how many sums that are postponed, how many biases, and how many linear layers that read what goes past.
+MODELS: dict[Callable[[Parts, Tensor], Tensor], tuple[int, int, int]] = {
+    usual: (1, 1, 1),
+    twice_in_a_row: (2, 2, 2),
+    once_elsewhere: (2, 2, 2),
+    one_of_two_readers_of_the_same: (1, 1, 1),
+    readers_together: (1, 1, 1),
+    read_twice: (1, 0, 1),
+    two_dropped: (1, 1, 0),
+    past_is_read_again: (1, 1, 1),
+    past_goes_past_again: (2, 2, 1),
 }
 
 
@@ -102,25 +112,30 @@ def test_results_and_gradients_are_torchs(
     of_torch = torch.autograd.grad(wanted, list(leaves.values()), gradient, allow_unused=True)
 
     offsets: list[bool] = []
-    dropped_norm = residuals.dropped_norm
+    passing: list[bool] = []
+    dropped_norm, product = residuals.dropped_norm, linear.linear
 
     def fused(states: Tensor, offset: Tensor | None, *others: Any) -> Tensor:
         offsets.append(offset is not None)
         return dropped_norm(states, offset, *others)
 
+    def watched(states: Tensor, layers: Any, ones: Tensor | None, passes: bool) -> tuple[Tensor, ...]:
+        passing.append(passes)
+        return product(states, layers, ones, passes)
+
     monkeypatch.setattr(residuals, "dropped_norm", fused)
+    monkeypatch.setattr(linear, "linear", watched)
+    sums, biases, readers = MODELS[model]
     quick = Quick()
     for forward in range(3):
         offsets.clear()
+        passing.clear()
         with quick:
             found = model(parts, x)
-        assert (len(offsets), sum(offsets)) == ((0, 0) if forward == 0 else expected(model, kind))
+        if forward:
+            assert (len(offsets), sum(passing)) == (sums, readers)
+            assert sum(offsets) == (0 if kind == "no biases" else biases)
         torch.testing.assert_close(found, wanted, rtol=TOLERANCE, atol=10 * TOLERANCE)
         ours = torch.autograd.grad(found, list(leaves.values()), gradient, allow_unused=True)
         for mine, reference in zip(ours, of_torch, strict=True):
             torch.testing.assert_close(mine, reference, rtol=TOLERANCE, atol=100 * TOLERANCE)
-
-
-def expected(model: Callable[[Parts, Tensor], Tensor], kind: str) -> tuple[int, int]:
-    sums, biases = MODELS[model]
-    return sums, 0 if kind == "no biases" else biases

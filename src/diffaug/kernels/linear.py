@@ -28,9 +28,11 @@ class LinearLayers:
         self._seen: list[tuple[ref[Tensor], list[Layer]]] | None = []  # in the first forward: states and their readers
         self._together: dict[tuple[int, int], list[Layer]] = {}  # by the layer that comes first
         self._ready: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # states and result, by layer
+        self._past: dict[int, tuple[Tensor, Tensor]] = {}  # states and the same to go past their layers, by states
         self._ones: dict[int, Tensor] = {}  # (1, tokens), by tokens
 
-    def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None, passes: bool = False) -> Tensor:
+        """A layer's result. If the states go past the layer as well (``passes``), take those from `past`."""
         layer = (weight, bias)
         if self._seen is not None:
             self._note(self._seen, states, layer)
@@ -39,9 +41,19 @@ class LinearLayers:
         if read is states:
             return result
         layers = self._together.get(_key(layer), [layer])
-        result, *others = linear(states, layers, self._ones_for(states) if learns else None)
+        result, *others = linear(states, layers, self._ones_for(states) if learns else None, passes)
+        if passes:
+            self._past[id(states)] = states, others.pop()
         self._ready |= {_key(other): (states, found) for other, found in zip(layers[1:], others, strict=True)}
         return result
+
+    def past(self, states: Tensor) -> Tensor:
+        """The states, for one operation that makes a gradient for them and for nothing else.
+
+        To that gradient the layers which read the states add theirs, in place of a sum that would read both again.
+        """
+        read, found = self._past.pop(id(states), (None, states))
+        return found if read is states else states
 
     def end_forward(self) -> None:
         """Let go of what this forward has made; after the first one, see which layers belong together.
@@ -50,6 +62,7 @@ class LinearLayers:
         next.
         """
         self._ready.clear()
+        self._past.clear()
         self._ones.clear()
         if self._seen is None:
             return
@@ -79,46 +92,54 @@ def _key(layer: Layer) -> tuple[int, int]:
     return id(layer[0]), id(layer[1])
 
 
-def linear(states: Tensor, layers: Sequence[Layer], ones: Tensor | None) -> tuple[Tensor, ...]:
+def linear(states: Tensor, layers: Sequence[Layer], ones: Tensor | None, passes: bool = False) -> tuple[Tensor, ...]:
     """The results of layers that read the same states, whose gradients are computed together.
 
     Args:
         states: (.., inputs)
         layers: all or none of the weights learn, and so of the biases.
         ones: (1, tokens), as many as there are states, where biases learn.
+        passes: the last result is the states once more. The gradient of these is overwritten.
     """
     weights, biases = zip(*layers, strict=True)
-    found: tuple[Tensor, ...] = _Linear.apply(states, ones, *weights, *biases)
+    found: tuple[Tensor, ...] = _Linear.apply(states, ones, passes, *weights, *biases)
     return found
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, ones: Tensor | None, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, states: Tensor, ones: Tensor | None, passes: bool, *parameters: Tensor | None
+    ) -> tuple[Tensor, ...]:
         count = len(parameters) // 2
         weights, biases = parameters[:count], parameters[count:]
         # Frozen weights need no states to be kept.
-        ctx.save_for_backward(states if any(ctx.needs_input_grad[2 : 2 + count]) else None, ones, *weights)
-        ctx.shape = states.shape
-        return tuple(F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
+        ctx.save_for_backward(states if any(ctx.needs_input_grad[3 : 3 + count]) else None, ones, *weights)
+        ctx.shape, ctx.passes = states.shape, passes
+        found = [F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True)]  # type: ignore[arg-type]
+        return *found, *([states] if passes else [])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         states, ones, *weights = ctx.saved_tensors
-        of_states, _, *of_others = ctx.needs_input_grad
+        of_states, _, _, *of_others = ctx.needs_input_grad
         count, sizes = len(weights), [len(weight) for weight in weights]
-        gradient = _side_by_side([part.reshape(-1, part.shape[-1]) for part in gradients])  # (tokens, outputs of all)
+        of_results, d_past = gradients[:count], gradients[count] if ctx.passes else None
+        gradient = _side_by_side([part.reshape(-1, part.shape[-1]) for part in of_results])  # (tokens, outputs of all)
         d_states, nothing = None, [None] * count
         d_weights: Sequence[Tensor | None] = nothing
         d_biases: Sequence[Tensor | None] = nothing
         if of_states:
-            d_states = (gradient @ (torch.cat(weights) if count > 1 else weights[0])).view(ctx.shape)
+            weight = torch.cat(weights) if count > 1 else weights[0]
+            # In place: it was made for nothing else, and `torch.addmm` would copy it first.
+            found = gradient @ weight if d_past is None else d_past.view(-1, ctx.shape[-1]).addmm_(gradient, weight)
+            d_states = found.view(ctx.shape)
         if any(of_others[:count]):
             d_weights = (gradient.t() @ states.reshape(-1, states.shape[-1])).split(sizes)
         if any(of_others[count:]):
             # A product: the matrix units do it sooner than a sum.
             d_biases = (ones @ gradient).squeeze(0).split(sizes)
-        return d_states, None, *d_weights, *d_biases
+        return d_states, None, None, *d_weights, *d_biases
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:

@@ -62,6 +62,7 @@ class _Watched:
         number: which call of that.
         parts: of a sum, the results of dropout; of a result of dropout, that of a linear layer.
         uses: the functions that read it.
+        reader: of a sum, which call of a linear layer was the first to read what went past.
     """
 
     tensor: ref[Tensor]
@@ -69,6 +70,7 @@ class _Watched:
     number: int = -1
     parts: list[_Watched] = field(default_factory=list)
     uses: list[Any] = field(default_factory=list)
+    reader: int = -1
 
 
 class Residuals:
@@ -81,8 +83,10 @@ class Residuals:
     def __init__(self, layers: LinearLayers) -> None:
         self._layers = layers
         self._watched: list[_Watched] | None = []  # in the first forward
+        self._read: list[tuple[ref[Tensor], int]] = []  # in the first forward: what calls of linear layers read
         self._postponed: dict[int, int] = {}  # which calls of dropout, and the place of their seeds
         self._biases: set[int] = set()  # which calls of linear layers leave theirs to what was postponed
+        self._passing: set[int] = set()  # which calls of linear layers read what is added to something postponed
         self._seeds: Tensor | None = None
         self._calls: Counter[Any] = Counter()
 
@@ -90,10 +94,12 @@ class Residuals:
         """As `torch.nn.functional.linear`, or with its bias postponed."""
         number = self._number(F.linear)
         if number in self._biases:
-            return Postponed(self._layers(states, weight), bias)
-        found = self._layers(states, weight, bias)
-        if self._watched is not None and bias is not None:
-            self._watched.append(_Watched(ref(found), F.linear, number))
+            return Postponed(self._layers(states, weight, passes=number in self._passing), bias)
+        found = self._layers(states, weight, bias, number in self._passing)
+        if self._watched is not None:
+            self._read.append((ref(states), number))
+            if bias is not None:
+                self._watched.append(_Watched(ref(found), F.linear, number))
         return found
 
     def dropout(self, states: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -112,7 +118,7 @@ class Residuals:
         """As `torch.add`, of what was postponed too."""
         for postponed, past in ((first, second), (second, first)):
             if isinstance(postponed, Postponed):
-                return replace(postponed, past=past)
+                return replace(postponed, past=self._layers.past(past))
         return torch.add(first, second, **others)
 
     def layer_norm(
@@ -145,7 +151,8 @@ class Residuals:
             parts = [known[id(part)] for part in args if id(part) in known]
             dropped = [part for part in parts if part.made_by is F.dropout]
             if dropped and all(isinstance(part, Tensor) and part.shape == found.shape for part in args):
-                self._watched.append(_Watched(ref(found), torch.add, parts=dropped))
+                readers = [number for states, number in self._read if any(states() is part for part in args)]
+                self._watched.append(_Watched(ref(found), torch.add, parts=dropped, reader=min(readers, default=-1)))
         if function is F.layer_norm and id(args[0]) in known and not _is_simple(args[1:], **others):
             known[id(args[0])].uses.append(None)
 
@@ -158,7 +165,9 @@ class Residuals:
             if watched.made_by is torch.add and watched.uses == [F.layer_norm] and alone:
                 self._postponed[alone[0].number] = len(self._postponed)
                 self._biases |= {before.number for before in alone[0].parts if len(before.uses) == 1}
+                self._passing |= {watched.reader}
         self._watched = None
+        self._read.clear()
 
     def _number(self, function: Any) -> int:
         """Of the call that is under way: calls are known by their order, as layers may share their weights."""
