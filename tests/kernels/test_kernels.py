@@ -21,7 +21,7 @@ if not INTERPRETED and not torch.cuda.is_available():
 
 from diffaug.kernels import layer_norm  # noqa: E402
 from diffaug.kernels.attention import attend_short  # noqa: E402
-from diffaug.kernels.casts import copy_wider  # noqa: E402
+from diffaug.kernels.casts import Copies, copy_wider  # noqa: E402
 from diffaug.kernels.quick import Quick  # noqa: E402
 
 DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
@@ -236,3 +236,17 @@ def test_what_is_postponed_drops_nothing_outside_of_training(monkeypatch: pytest
             found = norm(F.dropout(states, 0.5, training) + past)
     assert type(found.grad_fn).__name__ == "_DroppedNormBackward"
     torch.testing.assert_close(found, norm(states + past), rtol=TOLERANCE, atol=10 * TOLERANCE)
+
+
+@pytest.mark.parametrize("offset", [0, 1], ids=["where it begins well", "elsewhere"])
+def test_many_tensors_are_copied_at_once_whenever_they_change(offset: int) -> None:
+    sources = [torch.randn(count, device=DEVICE) for count in (4096, 3, 10_000, 1)]
+    room = torch.full((sum(map(len, sources)) + offset + 1,), 7.0, device=DEVICE, dtype=torch.float16)
+    targets = room[offset:-1].split([len(source) for source in sources])
+    copies = Copies(list(zip(targets, sources, strict=True)))
+    for _ in range(2):
+        copies()
+        for target, source in zip(targets, sources, strict=True):
+            assert torch.equal(target, source.half())
+            source.mul_(3.0)
+    assert room[-1] == 7

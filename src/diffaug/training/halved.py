@@ -50,6 +50,7 @@ class Halved:
         for group in self._groups:
             self._copies |= group.copies
         self._quick = _quick_gradients()
+        self._refresh_all = _all_at_once([pair for group in self._groups for pair in group.pairs])
 
     def __call__(self, argument: Any) -> Tensor:
         """The function's result."""
@@ -59,6 +60,9 @@ class Halved:
 
     def refresh(self) -> None:
         """After the weights have changed."""
+        if self._refresh_all is not None:
+            self._refresh_all()
+            return
         for group in self._groups:
             group.refresh()
 
@@ -92,6 +96,7 @@ class _Group:
 
     Attributes:
         copies: by name.
+        pairs: of copy and parameter.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], dtype: torch.dtype) -> None:
@@ -105,6 +110,7 @@ class _Group:
             name: part.view_as(parameter).requires_grad_()
             for (name, parameter), part in zip(parameters.items(), copies, strict=True)
         }
+        self.pairs = [(part, p.detach()) for p, part in zip(self._parameters, copies, strict=True)]
         self._gradients = [(p, part.view_as(p)) for p, part in zip(self._parameters, gradients, strict=True)]
 
     @torch.no_grad()
@@ -141,6 +147,15 @@ class _Group:
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
     flat = [tensor.flatten() for tensor in tensors]
     return torch.cat(flat) if len(flat) > 1 else flat[0]
+
+
+def _all_at_once(pairs: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None] | None:
+    """Casts all parameters, given the copies to write them to; None where no kernel does."""
+    if not pairs or not kernels.have_triton() or not all(p.is_cuda and p.is_contiguous() for _, p in pairs):
+        return None
+    from diffaug.kernels.casts import Copies
+
+    return Copies(pairs)
 
 
 def _quick_gradients() -> AbstractContextManager[Any]:
