@@ -251,8 +251,8 @@ class Bench:
 
 # What kernels do, by parts of their names; the first that fits counts.
 KINDS = {
-    "embeddings": ("embedding", "Sort", "radix", "index"),
-    "layer norms, with dropout and sums": ("layer_norm", "_norm_backward", "_dropped_forward"),
+    "embeddings": ("embedding", "Sort", "radix", "index", "grad_weight", "sum_and_scatter"),
+    "layer norms, with dropout and sums": ("layer_norm", "_norm_backward", "_dropped_forward", "_sum"),
     "attention": ("_forward", "_backward"),
     "GELU": ("Gelu",),
     "dropout": ("dropout",),
