@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -92,7 +93,7 @@ class Collator:
         """Put the template of its view around each sentence's word pieces and pad to the longest."""
         chosen = self._templates(len(ids), views)
         whole = [[*template.before, *row, *template.after] for template, row in zip(chosen, ids, strict=True)]
-        masks = [template.mask_position(len(row)) for template, row in zip(chosen, ids, strict=True)]
+        masks = [template.mask_position(len(row)) for template, row in zip(chosen, whole, strict=True)]
         return Rows(
             *self._padded(whole),
             pool_at=None if self.template.mask_at is None else torch.tensor(masks),
@@ -105,7 +106,7 @@ class Collator:
         chosen = self._templates(len(lengths), views)
         return Rows(
             *self._padded([[*template.before, *template.after] for template in chosen]),
-            pool_at=torch.tensor([template.mask_position(0) for template in chosen]),
+            pool_at=torch.tensor([template.mask_position(len(template)) for template in chosen]),
             gap=torch.tensor(lengths),
             slot=torch.tensor([len(template.before) for template in chosen]),
             views=None if views is None else torch.tensor(views),
@@ -117,16 +118,15 @@ class Collator:
         return [self.templates[view] for view in views]
 
     def _padded(self, whole: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        longest = max(len(row) for row in whole)
-        if all(len(row) == longest for row in whole):
-            return torch.from_numpy(np.array(whole, dtype=np.int64)), None
-        pad = self.tokenizer.pad_token_id or 0
-        input_ids = np.full((len(whole), longest), pad, dtype=np.int64)
-        mask = np.zeros((len(whole), longest), dtype=np.int64)
-        for i, row in enumerate(whole):
-            input_ids[i, : len(row)] = row
-            mask[i, : len(row)] = 1
-        return torch.from_numpy(input_ids), torch.from_numpy(mask)
+        # Not row by row: with a small model on a GPU, a step takes hardly longer than making its batch.
+        lengths = np.fromiter(map(len, whole), np.int64, len(whole))
+        tokens = np.fromiter(chain.from_iterable(whole), np.int64, lengths.sum())
+        real = np.arange(lengths.max()) < lengths[:, None]
+        if real.all():
+            return torch.from_numpy(tokens.reshape(real.shape)), None
+        input_ids = np.full(real.shape, self.tokenizer.pad_token_id or 0, dtype=np.int64)
+        input_ids[real] = tokens
+        return torch.from_numpy(input_ids), torch.from_numpy(real.astype(np.int64))
 
     def _text(self, sentence: str) -> str:
         text = sentence.lower() if self._config.lowercase else sentence

@@ -222,9 +222,9 @@ class TwoStage(Method):
         self, ids: Sequence[Sequence[int]], views: Sequence[int]
     ) -> tuple[list[tuple[int, int]], Tensor]:
         """The distinct (length, view) a batch needs a bare template for, and which of them each row needs."""
-        wanted = [(self.bare_length(len(sentence)), view) for sentence, view in zip(ids, views, strict=True)]
-        kinds = list(dict.fromkeys(wanted))
-        place = {kind: i for i, kind in enumerate(kinds)}
+        wanted = list(zip(map(len, ids), views, strict=True))
+        place = {kind: i for i, kind in enumerate(dict.fromkeys(wanted))}
+        kinds = [(self.bare_length(length), view) for length, view in place]
         return kinds, torch.tensor([place[kind] for kind in wanted])
 
     def losses(self, stage: Stage, inputs: Inputs, represent: Represent) -> dict[str, Tensor]:

@@ -48,11 +48,11 @@ class Template:
     def __len__(self) -> int:
         return len(self.before) + len(self.after)
 
-    def mask_position(self, sentence_length: int) -> int:
-        """The mask token's index in a row with a sentence of that many tokens; 0 without a mask token."""
+    def mask_position(self, row_length: int) -> int:
+        """The mask token's index in a row of that many tokens, the template's own counted; 0 without a mask token."""
         if self.mask_at is None:
             return 0
-        return self.mask_at if self.mask_at >= 0 else len(self) + sentence_length + self.mask_at
+        return self.mask_at if self.mask_at >= 0 else row_length + self.mask_at
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:

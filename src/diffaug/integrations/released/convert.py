@@ -138,7 +138,7 @@ def _bare_templates(backbone: PreTrainedModel, template: Template, lengths: int)
         moved = torch.arange(start, min(start + _TABLE_BATCH, lengths)).unsqueeze(1)  # (rows, 1)
         positions = place + behind_slot * moved
         out = backbone(input_ids=ids.expand(len(moved), -1), position_ids=positions)
-        states.append(out.last_hidden_state[:, template.mask_position(0)])
+        states.append(out.last_hidden_state[:, template.mask_position(len(template))])
     return torch.cat(states)
 
 
