@@ -217,6 +217,17 @@ def test_slow_steps_leave_lines_in_a_log(
     assert [(line["stage"], line["step"]) for line in lines if "loss" in line] == [(1, 4), (2, 3)]
 
 
+@pytest.mark.parametrize("steps", [None, 3])
+def test_a_stage_that_ends_before_its_first_evaluation_says_what_to_set(
+    make_recipe: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int | None
+) -> None:
+    """Few labels are few batches, and an epoch is over at once; who has set a number knows."""
+    train(make_recipe("sup", stage2={"steps": steps, "epochs": 1}, loop={"eval_every": 100}), tmp_path / "run")
+    said = capsys.readouterr().err
+    assert ("stage 2 has 5 steps" in said and "stage2.steps=200" in said) == (steps is None)
+    assert "stage 1 has" not in said  # its number is set
+
+
 def test_few_labels_are_drawn(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     for labels, pairs in ((0.5, 40), (10, 20)):
         from diffaug.data.corpus import Corpus

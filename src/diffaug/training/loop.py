@@ -299,6 +299,13 @@ class Loop:
         if negatives is not None and self.progress.step == 0:
             self._tracker.log(stage.number, self.progress.step, {"negatives_per_anchor": negatives})
         self._tracker.say("; ".join(parts))
+        settings = self._recipe.stage1 if stage.number == 1 else self._recipe.stage2
+        if settings is not None and settings.steps is None and stage.steps < self._recipe.loop.eval_every:
+            # Epochs are meant for more: a few hundred labels are a handful of batches.
+            self._tracker.say(
+                f"stage {stage.number} has {stage.steps} steps, over before the first evaluation was due: with so few "
+                f"examples, set their number, as in stage{stage.number}.steps=200"
+            )
 
 
 def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dict[str, Stream]:
