@@ -6,7 +6,7 @@ Sides, each a whole optimiser step on triplets:
 
 - sentence-transformers: its model and its MultipleNegativesRankingLoss, on sentences tokenised beforehand;
 - plain SimCSE: transformers' BertModel on one padded batch;
-- released: DiffAug as its released code computes it, a pass a column and a pass of bare templates a column;
+- released: DiffAug as its released code computes it (`released_way.py`);
 - plain: ours in one padded pass, as it runs where the fast path cannot;
 - ours: as `diffaug train` runs it.
 
@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from common import save
+from released_way import ReleasedWay
 from torch import Tensor, nn
 from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -37,7 +38,6 @@ from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.methods import method_class
 from diffaug.methods.base import Inputs, Stage
 from diffaug.methods.twostage import TwoStage
-from diffaug.models.rows import Rows
 from diffaug.objectives.contrastive import info_nce
 from diffaug.training.ahead import Ahead
 from diffaug.training.optim import build_optimizer, trainable
@@ -150,30 +150,20 @@ class Bench:
 
     def released(self) -> Step:
         method = self.method("diffaug-sup")
-        stage = self._stage(method, 2)
-        learning = trainable(method, stage)
-        method.begin(stage)
-        collator, projection = method.collator, method.projection
-        assert projection is not None
-        columns: list[list[tuple[Rows, Rows]]] = []
-        for batch in self.batches:
-            sides = []
-            for k in range(3):
-                sentences, views = [list(example[k]) for example in batch], [min(k, 1)] * len(batch)
-                bare = collator.bare_templates([len(s) for s in sentences], views)
-                sides.append((collator.rows(sentences, views).to(self.device), bare.to(self.device)))
-            columns.append(sides)
+        method.begin(self.stage(method, 2))
+        released, head = ReleasedWay(method.encoder, method.collator.template), method.projection
+        assert head is not None
+        inputs = [released.collate(list(zip(*batch, strict=True)), self.device) for batch in self.batches]
 
         def losses(i: int) -> Tensor:
-            states = [method.represent(rows) - method.represent(bare) for rows, bare in columns[i]]
-            return info_nce(*(projection(column) for column in states))
+            return info_nce(*head(released(**inputs[i])).chunk(3))
 
-        return self.optimised(list(learning.values()), losses)
+        return self.optimised([*released.parameters(), *head.parameters()], losses)
 
     def ours(self, recipe: str, number: int, fast: bool) -> tuple[Step, Callable[[], None]]:
         """A step of the loop, and what ends its thread."""
         method = self.method(recipe)
-        stage = self._stage(method, number)
+        stage = self.stage(method, number)
         learning = trainable(method, stage)
         parameters = list(learning.values())
         optimizer = build_optimizer(method, stage)
@@ -202,7 +192,7 @@ class Bench:
 
         return step, ahead.close
 
-    def _stage(self, method: TwoStage, number: int) -> Stage:
+    def stage(self, method: TwoStage, number: int) -> Stage:
         learning = ["views", "classifier"] if number == 1 else [r for r in method.roles() if r != "classifier"]
         return Stage(number, 1, {}, dict.fromkeys(learning, 1e-5), 1)
 
