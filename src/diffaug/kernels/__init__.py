@@ -3,7 +3,7 @@
 - `attention`: on a GPU, rows end to end with a prefix before each;
 - `linear`, `layer_norm`: on a GPU, gradients; `residuals`: a layer norm together with dropout and sum before it;
   `quick` puts them in the place of torch's;
-- `casts`: on a GPU, copies from 16 bits to 32;
+- `casts`: on a GPU, copies between 16 bits and 32;
 - `dropout`: on a CPU.
 
 Those for a GPU need Triton, which comes with torch's builds for GPUs, and are imported only where they are used. All

@@ -151,7 +151,8 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 def _all_at_once(pairs: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None] | None:
     """Casts all parameters, given the copies to write them to; None where no kernel does."""
-    if not pairs or not kernels.have_triton() or not all(p.is_cuda and p.is_contiguous() for _, p in pairs):
+    fit = (p.is_cuda and p.is_contiguous() and p.dtype == torch.float32 for _, p in pairs)
+    if not pairs or not kernels.have_triton() or not all(fit):
         return None
     from diffaug.kernels.casts import Copies
 
