@@ -18,6 +18,7 @@ from diffaug.models.backbone import load_backbone
 from diffaug.models.config import ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.packed import pack
+from diffaug.models.padding import groups
 from diffaug.models.rows import Rows, join_rows
 
 TEMPLATE = 'This sentence of "{}" means [MASK].'
@@ -52,25 +53,36 @@ def make(folder: Path, pooling: str, with_prefix: bool) -> tuple[Encoder, Callab
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert"])
 @pytest.mark.parametrize("with_prefix", [True, False])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "mask", "first_last"])
+@pytest.mark.parametrize("in_groups", [True, False])
 def test_vectors_and_gradients_equal_those_of_padded_rows(
-    family: str, with_prefix: bool, pooling: str, tiny: Callable[[str], Path], sentences: list[str]
+    family: str,
+    with_prefix: bool,
+    pooling: str,
+    in_groups: bool,
+    tiny: Callable[[str], Path],
+    sentences: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Attention in several groups of rows and without filler, as on a CPU; or in one group, as on a GPU."""
+    monkeypatch.setattr("diffaug.models.padding._BUDGET", 60 if in_groups else 10**6)
     encoder, rows_of = make(tiny(family), pooling, with_prefix)
     rows = rows_of(sentences)
     weights = torch.randn(len(rows), 32, generator=torch.Generator().manual_seed(0))
     results = []
-    for batch in (rows, encoder.pack(rows)):
+    packed = encoder.pack(rows, fill=not in_groups)
+    assert (len(groups(packed)) > 2) == in_groups
+    for batch in (rows, packed):
         encoder.zero_grad()
         vectors = encoder.represent(batch)[: len(rows)]
         (vectors * weights).sum().backward()
         gradients = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
         results.append((vectors.detach(), gradients))
-    (plain, plain_gradients), (packed, packed_gradients) = results
-    torch.testing.assert_close(packed, plain, rtol=1e-4, atol=1e-5)
-    assert plain_gradients.keys() == packed_gradients.keys()
+    (plain, plain_gradients), (found, found_gradients) = results
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
+    assert plain_gradients.keys() == found_gradients.keys()
     scale = max(float(gradient.abs().max()) for gradient in plain_gradients.values())
     for name, gradient in plain_gradients.items():
-        torch.testing.assert_close(packed_gradients[name], gradient, rtol=1e-3, atol=1e-5 * scale)
+        torch.testing.assert_close(found_gradients[name], gradient, rtol=1e-3, atol=1e-5 * scale)
 
 
 class Products(TorchFunctionMode):

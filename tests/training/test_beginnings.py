@@ -110,7 +110,7 @@ def test_the_end_that_the_curves_decide_is_taken_over_too(
     brief: Callable[..., Recipe], trained: list[int], tmp_path: Path
 ) -> None:
     first, second = (
-        brief(setting, stage1={"steps": "auto", "max_steps": 12, "learning_rate": 3e-4}, loop={"eval_every": 1})
+        brief(setting, stage1={"steps": "auto", "max_steps": 40, "learning_rate": 3e-4}, loop={"eval_every": 1})
         for setting in ("semi", "sup")
     )
     assert_takes_over(first, second, tmp_path, trained)

@@ -1,4 +1,4 @@
-"""Ways to compute a step that must not change it: the gradient cache, parts by length, several processes."""
+"""Ways to compute a step that must not change it: the gradient cache, rows by length, several processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from diffaug.training.bylength import by_length
+from diffaug.training.bylength import by_length, end_to_end
 from diffaug.training.cached import GradientCache
+from diffaug.training.passes import can_pack
 
 SETTINGS = ["sup", "semi", "semi-aux"]
 
@@ -98,6 +99,23 @@ def test_rows_by_length_give_the_same_step(tiny_run: Callable[..., Any], monkeyp
     assert sum(calls) < collated.rows.input_ids.numel()
     torch.testing.assert_close(by_length_loss.detach(), loss)
     assert_same(expected, gradients(method))
+
+
+@pytest.mark.parametrize("setting", ["sup", "semi-aux"])
+def test_rows_end_to_end_give_the_same_step(
+    setting: str, tiny_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffaug.models.padding._BUDGET", 100)
+    method, inputs = tiny_run(setting)
+    for number in (1, 2):
+        stage, collated = inputs(number)
+        loss, expected = plain(method, stage, collated)
+        assert can_pack(method)
+        method.zero_grad()
+        found = method.losses(stage, collated, end_to_end(method))["loss"]
+        found.backward()
+        torch.testing.assert_close(found.detach(), loss)
+        assert_same(expected, gradients(method))
 
 
 def _process(rank: int, world: int, out: str, runs: list[tuple[str, Any, int]]) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +18,13 @@ from diffaug.methods import method_class
 from diffaug.methods.base import Stage
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.backbone import load_backbone
+from diffaug.models.encoder import Encoder
+from diffaug.models.packed import Packed
+from diffaug.models.rows import Rows
 from diffaug.training.ahead import Ahead
 from diffaug.training.halved import Halved
 from diffaug.training.optim import trainable
-from diffaug.training.passes import PlainPasses, can_pack, passes_for
+from diffaug.training.passes import PlainPasses, can_pack, on_cpu, passes_for
 from diffaug.training.precision import Precision
 
 STAGE = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
@@ -90,6 +94,25 @@ def test_a_cpu_gets_the_plain_way(make_recipe: Callable[..., Recipe]) -> None:
     method, device = build(make_recipe()), torch.device("cpu")
     found = passes_for(method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
     assert isinstance(found, PlainPasses)
+
+
+@pytest.mark.parametrize("kind", ["prefix", "lora"])
+def test_a_cpu_pads_no_more_than_it_must(
+    kind: str, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows go end to end where the model takes them so, and in parts of similar length elsewhere."""
+    monkeypatch.setattr("diffaug.training.bylength._BUDGET", 40)
+    method = build(make_recipe(views={"kind": kind})).eval()
+    rows = method.collator.rows(*rows_of(method))
+    wanted, way, represent, seen = method.represent(rows), on_cpu(method), Encoder.represent, []
+
+    def watched(self: Encoder, rows: Rows | Packed, **others: Any) -> torch.Tensor:
+        seen.append(type(rows))
+        return represent(self, rows, **others)
+
+    monkeypatch.setattr(Encoder, "represent", watched)
+    torch.testing.assert_close(way(rows), wanted)
+    assert seen == ([Packed] if kind == "prefix" else [Rows] * 2)
 
 
 def test_the_plain_way_is_there_on_request(make_recipe: Callable[..., Recipe]) -> None:

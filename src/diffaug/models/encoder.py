@@ -89,12 +89,12 @@ class Encoder(nn.Module):
             views.end()
         return pool(pooling, rows, out.last_hidden_state, out.get("hidden_states"))
 
-    def pack(self, rows: Rows) -> Packed:
-        """The rows end to end, as `represent` takes them too."""
+    def pack(self, rows: Rows, *, fill: bool = True) -> Packed:
+        """The rows end to end, as `represent` takes them too; with filler rows if wanted (`models.packed`)."""
         before = 0
         if isinstance(self.views, Prefix):
             before = self.views.config.total if rows.views is None else self.views.config.length
-        return pack(rows, self._first_token, before)
+        return pack(rows, self._first_token, before, fill=fill)
 
     def _represent_packed(self, packed: Packed, pooling: Pooling) -> Tensor:
         views, prefix = self.views, None

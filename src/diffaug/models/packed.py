@@ -21,6 +21,7 @@ from torch import Tensor
 
 from diffaug import kernels
 from diffaug.errors import DiffaugError
+from diffaug.models.padding import Group, groups
 from diffaug.models.rows import Rows
 
 # Rows are rounded up to a multiple of this, tokens by a thirty-second at the most.
@@ -92,19 +93,20 @@ class Packed:
         return Packed(**(values | {name: change(tensor) for name, tensor in self.tensors().items()}))
 
 
-def pack(rows: Rows, first_position: int, before: int = 0) -> Packed:
+def pack(rows: Rows, first_position: int, before: int = 0, *, fill: bool = True) -> Packed:
     """Lay out a padded batch end to end. On the CPU.
 
     Args:
         rows: the batch.
         first_position: the position of a row's first token.
         before: how many keys of a prefix will be before each row.
+        fill: round the size up, with filler rows.
     """
     count, width = rows.input_ids.shape
     mask = torch.ones(count, width, dtype=torch.bool) if rows.attention_mask is None else rows.attention_mask.bool()
     real = mask.sum(1)
     longest = _rounded_row(int(real.max()) + before)
-    filler = _filler(count, int(real.sum()), longest - before)
+    filler = _filler(count, int(real.sum()), longest - before) if fill else real.new_empty(0)
     lengths = torch.cat([real, filler])
     starts = lengths.cumsum(0) - lengths
 
@@ -198,31 +200,37 @@ class PackedStates:
         self, query: Tensor, key: Tensor, value: Tensor, prefix: Tensor | None, scale: float, dropout: float
     ) -> Tensor:
         """Attention of any length and on any device: padded rows, for this one operation."""
-        packed, at = self._packed, self._token_at
-
-        def padded(states: Tensor) -> Tensor:  # (rows, heads, longest - before, head_dim)
-            return states.index_select(0, at.flatten()).unflatten(0, at.shape).transpose(1, 2)
-
-        def keys(states: Tensor, kind: int) -> Tensor:
-            if prefix is None:
-                return padded(states)
-            views = torch.zeros_like(packed.starts) if packed.views is None else packed.views
-            # Chosen by a product: its gradient is summed in 32 bits and in one order. That of an index is summed in
-            # 16 on a GPU, in an order that is another every time.
-            chosen = (views[:, None] == torch.arange(prefix.shape[1], device=at.device)).to(states.dtype)
-            before = (chosen @ prefix[kind].flatten(1)).unflatten(1, prefix.shape[2:])
-            return torch.cat([before, padded(states)], dim=2)
-
-        exists = torch.arange(packed.longest, device=at.device) < packed.lengths[:, None] + packed.before
-        found = F.scaled_dot_product_attention(
-            padded(query),
-            keys(key, 0),
-            keys(value, 1),
-            attn_mask=exists[:, None, None],
-            dropout_p=dropout,
-            scale=scale,
+        sizes, counts = zip(
+            *((group.tokens, group.rows.stop - group.rows.start) for group in self._groups), strict=True
         )
-        return found.transpose(1, 2).flatten(0, 1).index_select(0, self._place)
+        before = None if prefix is None else self._prefix_of_rows(prefix).split(counts, 1)
+        found = []
+        split = (states.split(sizes) for states in (query, key, value))
+        for number, (group, mask, *states) in enumerate(zip(self._groups, self._masks, *split, strict=True)):
+            # each (rows, heads, width, head_dim)
+            queries, keys, values = (group.pad(part).transpose(1, 2) for part in states)
+            if before is not None:
+                keys = torch.cat([before[number][0], keys], dim=2)
+                values = torch.cat([before[number][1], values], dim=2)
+            result = F.scaled_dot_product_attention(
+                queries,
+                keys,
+                values,
+                attn_mask=mask,
+                dropout_p=dropout,
+                scale=scale,
+            )
+            found.append(group.unpad(result.transpose(1, 2)))
+        return torch.cat(found)
+
+    def _prefix_of_rows(self, prefix: Tensor) -> Tensor:
+        """(2, rows, heads, length, head_dim)"""
+        starts, views = self._packed.starts, self._packed.views
+        views = torch.zeros_like(starts) if views is None else views
+        # Chosen by a product: its gradient is summed in 32 bits and in one order. That of an index is summed in
+        # 16 on a GPU, in an order that is another every time.
+        chosen = (views[:, None] == torch.arange(prefix.shape[1], device=views.device)).to(prefix.dtype)
+        return (chosen @ prefix.flatten(2)).unflatten(2, prefix.shape[2:])
 
     @cached_property
     def _seeds(self) -> Tensor:
@@ -230,15 +238,12 @@ class PackedStates:
         return torch.randint(2**31, (self._layers,), device=self._packed.starts.device)
 
     @cached_property
-    def _token_at(self) -> Tensor:
-        """(rows, longest - before): the token at each place of padded rows; a row's last where it has ended."""
-        packed = self._packed
-        column = torch.arange(packed.longest - packed.before, device=packed.starts.device)
-        return packed.starts[:, None] + torch.minimum(column, packed.lengths[:, None] - 1)
+    def _groups(self) -> list[Group]:
+        return groups(self._packed)
 
     @cached_property
-    def _place(self) -> Tensor:
-        return self._packed.padded_places()
+    def _masks(self) -> list[Tensor | None]:
+        return [group.mask(self._packed.before) for group in self._groups]
 
 
 def pool_packed(pooling: str, packed: Packed, states: Tensor) -> Tensor:

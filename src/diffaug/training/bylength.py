@@ -1,7 +1,7 @@
-"""Without padding on a CPU: rows of similar length go through the encoder together.
+"""Without padding on a CPU: rows are sorted by their length.
 
-A GPU is kept busy by one large batch, padding or not. A CPU pays for every padded token, and has nothing to gain from
-batches that do not fit its cache.
+A GPU is kept busy by one large batch, padding or not. A CPU pays for every padded token. Where a model takes rows end
+to end, only attention is padded, between rows of similar length; elsewhere such rows go through the encoder together.
 """
 
 from __future__ import annotations
@@ -9,11 +9,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from diffaug.methods.base import Represent
+from diffaug.methods.base import Method, Represent
+from diffaug.models.padding import cut
 from diffaug.models.rows import Rows
 
 # Tokens that go through the encoder at a time.
 _BUDGET = 2048
+
+
+def end_to_end(method: Method) -> Represent:
+    """The same vectors and gradients, of rows that lie end to end: for a method of which `can_pack` says so."""
+
+    def represent_packed(rows: Rows) -> Tensor:
+        order = torch.argsort(_lengths(rows), stable=True)
+        packed = method.encoder.pack(rows.take(order), fill=False)
+        return method.represent(packed)[torch.argsort(order)]  # type: ignore[arg-type]
+
+    return represent_packed
 
 
 def by_length(represent: Represent) -> Represent:
@@ -22,15 +34,13 @@ def by_length(represent: Represent) -> Represent:
     def represent_in_parts(rows: Rows) -> Tensor:
         if rows.attention_mask is None:
             return represent(rows)
-        lengths = rows.attention_mask.sum(1)
-        order = torch.argsort(lengths, stable=True)
-        parts, start = [], 0
-        while start < len(order):
-            # Sorted by length: a row more widens the part to that row's length.
-            fits = (torch.arange(1, len(order) - start + 1) * lengths[order[start:]]) <= _BUDGET
-            stop = start + max(1, int(fits.sum()))
-            parts.append(represent(rows.take(order[start:stop])))
-            start = stop
+        lengths, order = torch.sort(_lengths(rows), stable=True)
+        parts = [represent(rows.take(order[part])) for part in cut(lengths.tolist(), _BUDGET)]
         return torch.cat(parts)[torch.argsort(order)]
 
     return represent_in_parts
+
+
+def _lengths(rows: Rows) -> Tensor:
+    mask = torch.ones_like(rows.input_ids) if rows.attention_mask is None else rows.attention_mask
+    return mask.sum(1)

@@ -18,7 +18,7 @@ from diffaug.methods.base import Inputs, Method, Represent, Stage
 from diffaug.models.attention import attention_shape
 from diffaug.models.modes import evaluating
 from diffaug.models.rows import Rows
-from diffaug.training.bylength import by_length
+from diffaug.training.bylength import by_length, end_to_end
 from diffaug.training.cached import GradientCache
 from diffaug.training.graphed import GraphedEncoder
 from diffaug.training.halved import Halved
@@ -103,17 +103,17 @@ def passes_for(
     inside = {name: p for name, p in learning.items() if name.startswith(("encoder.backbone.", "encoder.views."))}
     if device.type == "cuda" and precision.half and stage.gradient_cache is None and inside and can_pack(method):
         return GraphedPasses(method, inside, precision.half)
-    represent = on_cpu(method.represent) if device.type == "cpu" else method.represent
+    represent = on_cpu(method) if device.type == "cpu" else method.represent
     return PlainPasses(represent, stage.gradient_cache, precision.autocast)
 
 
-def on_cpu(represent: Represent) -> Represent:
-    """The same vectors and gradients, in parts of similar length and with quick dropout."""
-    in_parts = by_length(represent)
+def on_cpu(method: Method) -> Represent:
+    """The same vectors and gradients, without padding or with little of it, and with quick dropout."""
+    way = end_to_end(method) if can_pack(method) else by_length(method.represent)
 
     def represent_quickly(rows: Rows) -> Tensor:
         with QuickDropout():
-            return in_parts(rows)
+            return way(rows)
 
     return represent_quickly
 
