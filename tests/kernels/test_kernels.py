@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+from triton_device import DEVICE, DTYPE, INTERPRETED
 
+from diffaug.kernels import layer_norm
+from diffaug.kernels.attention import attend_short
+from diffaug.kernels.casts import Copies, copy_wider
+from diffaug.kernels.quick import Quick
 from diffaug.models.packed import Packed, PackedStates, pack
 from diffaug.models.rows import Rows
 
-pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not INTERPRETED and not torch.cuda.is_available():
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
-
-from diffaug.kernels import layer_norm  # noqa: E402
-from diffaug.kernels.attention import attend_short  # noqa: E402
-from diffaug.kernels.casts import Copies, copy_wider  # noqa: E402
-from diffaug.kernels.quick import Quick  # noqa: E402
-
-DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
 # Of values of about one.
 TOLERANCE = 1e-5 if INTERPRETED else 2e-2
 HEADS, DIM = 2, 16

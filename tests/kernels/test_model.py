@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,25 +11,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from triton_device import DEVICE, DTYPE, INTERPRETED
 
 from diffaug import kernels
 from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.collate import collator_for
+from diffaug.kernels import layer_norm, linear, residuals
+from diffaug.kernels.quick import Quick
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import ModelConfig, Pooling, PrefixConfig
 from diffaug.models.encoder import Encoder
 from diffaug.training.halved import Halved
 
-pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not INTERPRETED and not torch.cuda.is_available():
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
-
-from diffaug.kernels import layer_norm, linear, residuals  # noqa: E402
-from diffaug.kernels.quick import Quick  # noqa: E402
-
-DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
 TOLERANCE = 1e-4 if INTERPRETED else 5e-2
 PREFIX = PrefixConfig(views=2, length=3)
 

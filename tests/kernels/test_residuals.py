@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from triton_device import DEVICE, DTYPE, INTERPRETED
 
-pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not INTERPRETED and not torch.cuda.is_available():
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
+from diffaug.kernels import layer_norm, linear, residuals
+from diffaug.kernels.quick import Quick
 
-from diffaug.kernels import layer_norm, linear, residuals  # noqa: E402
-from diffaug.kernels.quick import Quick  # noqa: E402
-
-DEVICE, DTYPE = ("cpu", torch.float32) if INTERPRETED else ("cuda", torch.bfloat16)
 TOLERANCE = 1e-4 if INTERPRETED else 5e-2
 WIDTH = 16
 
