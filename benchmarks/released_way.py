@@ -18,9 +18,6 @@ from diffaug.augment.prefix import ReparametrisedPrefix
 from diffaug.models.encoder import Encoder
 from diffaug.models.template import Template
 
-# Lengths that every step computes a bare template for.
-_LENGTHS = 128
-
 
 class ReleasedWay(nn.Module):
     """See the module's text.
@@ -28,15 +25,17 @@ class ReleasedWay(nn.Module):
     Args:
         encoder: a BERT with two prefixes; from now on its backbone attends as transformers does.
         template: around the sentences, with one mask token.
+        lengths: for so many lengths of a sentence, from none on, every step computes a bare template.
     """
 
-    def __init__(self, encoder: Encoder, template: Template) -> None:
+    def __init__(self, encoder: Encoder, template: Template, lengths: int = 128) -> None:
         super().__init__()
         assert isinstance(encoder.views, ReparametrisedPrefix)
         self.backbone = encoder.backbone
         self.backbone.set_attn_implementation("sdpa")
         self.prefix = encoder.views
         self.template = template
+        self.lengths = lengths
 
     def collate(self, columns: Sequence[Sequence[Sequence[int]]], device: torch.device) -> dict[str, Tensor]:
         """Anchors, positives and hard negatives, each a sequence of sentences' word pieces: what `forward` takes."""
@@ -75,9 +74,9 @@ class ReleasedWay(nn.Module):
         place = torch.arange(len(ids), device=device)
         behind = place >= len(self.template.before)
         out = self.backbone(
-            input_ids=ids.expand(_LENGTHS, -1),
-            position_ids=place + config.total + behind * torch.arange(_LENGTHS, device=device)[:, None],
-            past_key_values=self._cache(range(view * config.length, (view + 1) * config.length), _LENGTHS),
+            input_ids=ids.expand(self.lengths, -1),
+            position_ids=place + config.total + behind * torch.arange(self.lengths, device=device)[:, None],
+            past_key_values=self._cache(range(view * config.length, (view + 1) * config.length), self.lengths),
         )
         return out.last_hidden_state[:, self.template.mask_position(len(ids))]
 

@@ -151,7 +151,9 @@ class Bench:
     def released(self) -> Step:
         method = self.method("diffaug-sup")
         method.begin(self.stage(method, 2))
-        released, head = ReleasedWay(method.encoder, method.collator.template), method.projection
+        # 128 lengths, as in the release, but for sentences that are longer than any there.
+        released = ReleasedWay(method.encoder, method.collator.template, max(128, 3 * self.length + 1))
+        head = method.projection
         assert head is not None
         inputs = [released.collate(list(zip(*batch, strict=True)), self.device) for batch in self.batches]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from diffaug.models.packed import Packed
 
-# Tokens of a group, padding counted: so many fit into a CPU's cache.
+# Tokens of a group, padding counted: in larger ones lengths differ more, and smaller ones are more operations.
 _BUDGET = 2048
 
 
