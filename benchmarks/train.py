@@ -17,6 +17,7 @@ Sides, each a whole optimiser step on triplets:
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import random
 import statistics
@@ -285,6 +286,8 @@ def sides(bench: Bench, steps: int, only: tuple[str, ...] = ()) -> dict[str, dic
             return
         if bench.device.type == "cuda":
             # From before the model is there: what a graph needs is taken when it is recorded, and not seen later.
+            # And after all of the side before: a model in a circle of references would still count.
+            gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         made = make()
