@@ -7,130 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
-from triton_device import DEVICE, DTYPE, INTERPRETED
+from triton_device import DEVICE, DTYPE, INTERPRETED, leaf
 
 from diffaug.kernels import layer_norm
-from diffaug.kernels.attention import attend_short
 from diffaug.kernels.casts import Copies, copy_wider
 from diffaug.kernels.quick import Quick
-from diffaug.models.packed import Packed, PackedStates, pack
-from diffaug.models.rows import Rows
 
 # Of values of about one.
 TOLERANCE = 1e-5 if INTERPRETED else 2e-2
-HEADS, DIM = 2, 16
-
-
-def batch(lengths: list[int], views: list[int] | None, before: int = 0) -> Packed:
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    rows = Rows(torch.ones_like(mask), mask, views=None if views is None else torch.tensor(views))
-    return pack(rows, 0, before).to(DEVICE)
-
-
-def leaf(*shape: int) -> Tensor:
-    return torch.randn(*shape, device=DEVICE, dtype=DTYPE, requires_grad=True)
-
-
-def by_hand(q: Tensor, k: Tensor, v: Tensor, prefix: Tensor | None, packed: Packed) -> Tensor:
-    """Sentence by sentence, in float32."""
-    found = []
-    for row, (start, length) in enumerate(zip(packed.starts.tolist(), packed.lengths.tolist(), strict=True)):
-        own = slice(start, start + length)
-        keys, values = k[own].float(), v[own].float()
-        if prefix is not None:
-            view = 0 if packed.views is None else int(packed.views[row])
-            before = prefix[:, view].float().transpose(1, 2)  # (2, length, heads, head_dim)
-            keys, values = torch.cat([before[0], keys]), torch.cat([before[1], values])
-        weights = torch.einsum("qhd,khd->hqk", q[own].float(), keys).mul(DIM**-0.5).softmax(-1)
-        found.append(torch.einsum("hqk,khd->qhd", weights, values))
-    return torch.cat(found)
-
-
-@pytest.mark.parametrize(
-    "lengths", [[5, 20, 1, 17], [40, 3, 33], [100, 31, 64], [150, 9, 70]], ids=["short", "two", "three", "all kernels"]
-)
-@pytest.mark.parametrize(("length", "views"), [(3, True), (20, False), (0, False)], ids=["views", "all", "none"])
-def test_attention_and_its_gradients(lengths: list[int], length: int, views: bool) -> None:
-    torch.manual_seed(0)
-    packed = batch(lengths, [i % 2 for i in range(len(lengths))] if views else None, length)
-    tokens = packed.input_ids.shape[1]
-    leaves = [leaf(tokens, HEADS, DIM) for _ in range(3)]
-    prefix = leaf(2, 2 if views else 1, HEADS, length, DIM) if length else None
-    gradient = torch.randn(tokens, HEADS, DIM, device=DEVICE)
-    inputs = [*leaves, *([] if prefix is None else [prefix])]
-    found = attend_short(*leaves, prefix, packed, DIM**-0.5, 0.0, None)
-    wanted = by_hand(*leaves, prefix, packed)
-    torch.testing.assert_close(found.float(), wanted, rtol=TOLERANCE, atol=TOLERANCE)
-    ours = torch.autograd.grad(found, inputs, gradient.to(DTYPE))
-    theirs = torch.autograd.grad(wanted, inputs, gradient)
-    for mine, reference in zip(ours, theirs, strict=True):
-        scale = float(reference.abs().max())
-        torch.testing.assert_close(mine.float(), reference.float(), rtol=TOLERANCE, atol=TOLERANCE * scale)
-
-
-def dropped_weights(seed: int, rows: int = 8) -> Tensor:
-    """(rows, heads, DIM, DIM): which weights dropout leaves, for rows of DIM tokens each."""
-    packed = batch([DIM] * rows, [0] * rows)
-    tokens = packed.input_ids.shape[1]
-    nothing = torch.zeros(tokens, HEADS, DIM, device=DEVICE, dtype=DTYPE)
-    # All weights are equal, and values the rows of a unit matrix: a result shows what became of each weight.
-    values = torch.eye(DIM, device=DEVICE, dtype=DTYPE)[torch.arange(tokens, device=DEVICE) % DIM]
-    values = values[:, None].expand(-1, HEADS, -1)
-    found = attend_short(nothing, nothing, values, None, packed, 1.0, 0.25, torch.tensor(seed, device=DEVICE))
-    return (found[: rows * DIM].unflatten(0, (rows, DIM)).transpose(1, 2) > 0).float()
-
-
-def test_dropout_is_independent_over_weights_rows_heads_and_seeds() -> None:
-    kept, other = dropped_weights(7), dropped_weights(8)
-    assert float(kept.mean()) == pytest.approx(0.75, abs=0.02)
-    pairs = {
-        "keys": (kept[..., :-1], kept[..., 1:]),
-        "queries": (kept[..., :-1, :], kept[..., 1:, :]),
-        "heads": (kept[:, :-1], kept[:, 1:]),
-        "rows": (kept[:-1], kept[1:]),
-        "seeds": (kept, other),
-    }
-    for name, sides in pairs.items():
-        correlation = torch.corrcoef(torch.stack([side.flatten() for side in sides]))[0, 1]
-        assert abs(float(correlation)) < 4 / sides[0].numel() ** 0.5, name
-
-
-def test_dropout_drops_the_part_asked_for_and_its_gradient_knows_what() -> None:
-    torch.manual_seed(0)
-    packed = batch([20, 30, 9], [0, 1, 0], 3)
-    tokens = packed.input_ids.shape[1]
-    q, k = torch.zeros(2, tokens, HEADS, DIM, device=DEVICE, dtype=DTYPE)
-    prefix = torch.zeros(2, 2, HEADS, 3, DIM, device=DEVICE, dtype=DTYPE)
-    prefix[1] = 1
-    v = torch.ones(tokens, HEADS, DIM, device=DEVICE, dtype=DTYPE, requires_grad=True)
-
-    def dropped(seed: int) -> Tensor:
-        return attend_short(q, k, v, prefix, packed, 1.0, 0.25, torch.tensor(seed, device=DEVICE))
-
-    # All weights of a row are equal and all values one: a result is the kept part of the weights, scaled up.
-    first = dropped(1)
-    assert float(first.detach().float().mean()) == pytest.approx(1.0, abs=0.03)
-    assert float(first.detach().float().std()) > 0.02
-    assert torch.equal(first, dropped(1))
-    assert not torch.equal(first, dropped(2))
-    # The result is linear in the values: their gradient, summed, is the result less what the prefix gave.
-    (gradient,) = torch.autograd.grad(first.float().sum(), v)
-    with torch.no_grad():
-        prefix[1] = 0
-    without_prefix = dropped(1).float().sum()
-    torch.testing.assert_close(gradient.float().sum(), without_prefix, rtol=1e-2, atol=0.0)
-
-
-def test_packed_states_and_kernel_agree() -> None:
-    torch.manual_seed(0)
-    packed = batch([7, 40, 12], [1, 0, 1], 4)
-    q, k, v = (leaf(1, HEADS, packed.input_ids.shape[1], DIM) for _ in range(3))
-    blocks = leaf(1, 2, 2, HEADS, 4, DIM)
-    flat = [states.squeeze(0).transpose(0, 1) for states in (q, k, v)]
-    kernel = attend_short(*flat, blocks[0], packed, DIM**-0.5, 0.0, None)
-    plain = PackedStates(packed, 1, blocks.float()).attend(q.float(), k.float(), v.float(), None, 0.0)
-    torch.testing.assert_close(kernel.float(), plain.squeeze(0), rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("width", [24, 32])

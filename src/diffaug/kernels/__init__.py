@@ -1,6 +1,6 @@
 """Operations of our own, where those of torch are slow for short sentences.
 
-- `attention`: on a GPU, rows end to end with a prefix before each;
+- `attention`: on a GPU, rows end to end with a prefix before each, `short_rows` and `long_rows`;
 - `linear`, `layer_norm`: on a GPU, gradients; `residuals`: a layer norm together with dropout and sum before it;
   `quick` puts them in the place of torch's;
 - `casts`: on a GPU, copies between 16 bits and 32;
@@ -18,10 +18,10 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-# Rows of more keys are rare among sentences, and a program, which holds all keys of its row, has no room for them.
-LONGEST = 256
 HALF = (torch.bfloat16, torch.float16)
-# What the backward pass keeps within reach for each number of a row's keys, rounded up.
+# Keys of a row that one program holds at most: with more it has too few registers for each.
+_SHORT_KEYS = 64
+# What the backward pass keeps within reach for each number of these keys, rounded up.
 _BYTES = 8
 
 
@@ -36,17 +36,15 @@ def have_triton() -> bool:
     )
 
 
-def attention_fits(query: Tensor, longest: int) -> bool:
-    """Whether `kernels.attention` takes queries (.., head_dim) of rows with that many keys at most, prefix counted."""
-    head_dim = query.shape[-1]
-    return (
-        query.is_cuda
-        and query.dtype in HALF
-        and head_dim in (16, 32, 64, 128)
-        and longest <= LONGEST
-        and have_triton()
-        and power_of_two(longest) * head_dim * _BYTES <= _shared_memory(query.device)
-    )
+def attention_fits(query: Tensor) -> bool:
+    """Whether `kernels.attention` takes queries (.., head_dim)."""
+    return query.is_cuda and query.dtype in HALF and query.shape[-1] in (16, 32, 64, 128) and have_triton()
+
+
+def short_keys(query: Tensor) -> int:
+    """How many keys a row may have for `kernels.short_rows`: a power of two, less on GPUs with less shared memory."""
+    room = _shared_memory(query.device) // (query.shape[-1] * _BYTES)
+    return min(_SHORT_KEYS, 1 << (room.bit_length() - 1))
 
 
 def power_of_two(number: int) -> int:

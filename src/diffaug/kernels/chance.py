@@ -9,12 +9,12 @@ import triton.language as tl
 @triton.jit
 def chance(seed, number):
     """A random number in [0, 1) for each of ``number``: dropout needs no better generator than a good hash."""
-    mixed = _mixed(_mixed(number.to(tl.uint32)) ^ seed.to(tl.uint32))
-    return (mixed >> 8).to(tl.float32) * (1.0 / (1 << 24))
+    bits = scrambled(scrambled(number.to(tl.uint32)) ^ seed.to(tl.uint32))
+    return (bits >> 8).to(tl.float32) * (1.0 / (1 << 24))
 
 
 @triton.jit
-def _mixed(number):
+def scrambled(number):
     """Every bit of a 32-bit number changes half of the result's: a hash with the constants of C. Wellons' search."""
     number = (number ^ (number >> 16)) * 0x7FEB352D
     number = (number ^ (number >> 15)) * 0x846CA68B

@@ -177,12 +177,12 @@ class PackedStates:
         # each (tokens, heads, head_dim)
         queries, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
         prefix = None if self._blocks is None else self._blocks[layer].to(query.dtype)
-        if not kernels.attention_fits(query, packed.longest):
+        if not kernels.attention_fits(query):
             return self._attend_padded(queries, keys, values, prefix, scale, dropout).unsqueeze(0)
-        from diffaug.kernels.attention import attend_short
+        from diffaug.kernels.attention import attend
 
         seed = self._seeds[layer] if dropout else None
-        return attend_short(queries, keys, values, prefix, packed, scale, dropout, seed).unsqueeze(0)
+        return attend(queries, keys, values, prefix, packed, scale, dropout, seed).unsqueeze(0)
 
     @property
     def complete(self) -> bool:

@@ -1,0 +1,122 @@
+"""Attention of rows that are so short that one program holds all keys of its row: no running maximum, nothing kept for
+the backward pass but the inputs.
+
+Arguments are those of `kernels.attention`; ``ABOVE`` and ``KEYS`` say which rows a launch takes: those with more keys
+than the one and no more than the other, the prefix counted.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from diffaug.kernels.chance import chance
+
+
+@triton.jit
+def load_keys(
+    key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
+    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of a row and head (KEYS, dim): those of the prefix, then the row's own, then nothing."""
+    at = (start + column - length)[:, None] * (heads * dim) + head * dim + channel[None, :]
+    own = ((column >= length) & (column < length + tokens))[:, None]
+    keys, values = tl.load(key + at, mask=own, other=0.0), tl.load(value + at, mask=own, other=0.0)
+    if length:
+        view = tl.load(views + row) if by_view else 0
+        at = ((view * heads + head) * length + column)[:, None] * dim + channel[None, :]
+        before = (column < length)[:, None]
+        keys += tl.load(prefix_key + at, mask=before, other=0.0)
+        values += tl.load(prefix_value + at, mask=before, other=0.0)
+    return keys, values
+
+
+@triton.jit
+def _weights(
+    queries, keys, column, row, head, first, count, seed, scale, dropout,
+    heads: tl.constexpr, drops: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
+):  # fmt: skip
+    """Attention weights (QUERIES, KEYS) on the first ``count`` keys, and by what dropout multiplies them."""
+    scores = tl.dot(queries, tl.trans(keys)) * scale
+    scores = tl.where((column < count)[None, :], scores, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, 1)[:, None])
+    weights = weights / tl.sum(weights, 1)[:, None]
+    kept = tl.full([QUERIES, KEYS], 1.0, tl.float32)
+    if drops:
+        # Rows of both launches have the same numbers; with KEYS in the seed, they do not share their luck.
+        number = ((row * heads + head) * KEYS + first + tl.arange(0, QUERIES)) * KEYS
+        luck = chance(seed + KEYS, number[:, None] + column[None, :])
+        kept = tl.where(luck < dropout, 0.0, 1.0 / (1.0 - dropout))
+    return weights, kept
+
+
+@triton.jit
+def short_forward(
+    query, key, value, prefix_key, prefix_value, out, starts, lengths, views, seeds, scale, dropout,
+    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
+    ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
+):  # fmt: skip
+    """One program a row and head; rows of another launch are left to that."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    start, tokens = tl.load(starts + row).to(tl.int32), tl.load(lengths + row).to(tl.int32)
+    if (length + tokens <= ABOVE) | (length + tokens > KEYS):
+        return
+    column, channel = tl.arange(0, KEYS), tl.arange(0, dim)
+    keys, values = load_keys(
+        key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
+        heads, dim, length, by_view,
+    )  # fmt: skip
+    seed = tl.load(seeds) if drops else 0
+    for first in range(0, tokens, QUERIES):
+        line = first + tl.arange(0, QUERIES)
+        here = (start + line)[:, None] * (heads * dim) + head * dim + channel[None, :]
+        queries = tl.load(query + here, mask=(line < tokens)[:, None], other=0.0)
+        weights, kept = _weights(
+            queries, keys, column, row, head, first, length + tokens, seed, scale, dropout, heads, drops, KEYS, QUERIES
+        )
+        found = tl.dot((weights * kept).to(values.dtype), values)
+        tl.store(out + here, found.to(values.dtype), mask=(line < tokens)[:, None])
+
+
+@triton.jit
+def short_backward(
+    query, key, value, prefix_key, prefix_value, d_out, d_query, d_key, d_value, d_prefix_key, d_prefix_value,
+    starts, lengths, views, seeds, scale, dropout, with_shares: tl.constexpr,
+    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
+    ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
+):  # fmt: skip
+    """One program a row and head; the weights are computed again, from the same random numbers."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    start, tokens = tl.load(starts + row).to(tl.int32), tl.load(lengths + row).to(tl.int32)
+    if (length + tokens <= ABOVE) | (length + tokens > KEYS):
+        return
+    column, channel = tl.arange(0, KEYS), tl.arange(0, dim)
+    keys, values = load_keys(
+        key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
+        heads, dim, length, by_view,
+    )  # fmt: skip
+    seed = tl.load(seeds) if drops else 0
+    d_keys, d_values = tl.zeros([KEYS, dim], tl.float32), tl.zeros([KEYS, dim], tl.float32)
+    for first in range(0, tokens, QUERIES):
+        line = first + tl.arange(0, QUERIES)
+        here = (start + line)[:, None] * (heads * dim) + head * dim + channel[None, :]
+        queries = tl.load(query + here, mask=(line < tokens)[:, None], other=0.0)
+        gradient = tl.load(d_out + here, mask=(line < tokens)[:, None], other=0.0)
+        weights, kept = _weights(
+            queries, keys, column, row, head, first, length + tokens, seed, scale, dropout, heads, drops, KEYS, QUERIES
+        )
+        d_weights = tl.dot(gradient, tl.trans(values)) * kept
+        d_values += tl.dot(tl.trans((weights * kept).to(values.dtype)), gradient)
+        d_scores = weights * (d_weights - tl.sum(d_weights * weights, 1)[:, None]) * scale
+        d_scores = d_scores.to(values.dtype)
+        d_keys += tl.dot(tl.trans(d_scores), queries)
+        there = (start + line)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
+        tl.store(d_query + there, tl.dot(d_scores, keys).to(values.dtype), mask=(line < tokens)[:, None])
+    at = (start + column - length)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
+    own = ((column >= length) & (column < length + tokens))[:, None]
+    tl.store(d_key + at, d_keys.to(values.dtype), mask=own)
+    tl.store(d_value + at, d_values.to(values.dtype), mask=own)
+    if with_shares:
+        share = ((row * heads + head) * length + column)[:, None] * dim + channel[None, :]
+        tl.store(d_prefix_key + share, d_keys.to(values.dtype), mask=(column < length)[:, None])
+        tl.store(d_prefix_value + share, d_values.to(values.dtype), mask=(column < length)[:, None])

@@ -1,0 +1,154 @@
+"""Attention of rows end to end against plain torch: on a GPU, or without one in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from triton_device import DEVICE, DTYPE, INTERPRETED, leaf
+
+from diffaug import kernels
+from diffaug.kernels import attention
+from diffaug.kernels.attention import attend
+from diffaug.models.packed import Packed, PackedStates, pack
+from diffaug.models.rows import Rows
+
+# Of values of about one.
+TOLERANCE = 1e-5 if INTERPRETED else 2e-2
+HEADS, DIM = 2, 16
+
+
+@pytest.fixture(autouse=True, params=[256, 32], ids=["short rows", "long rows"])
+def _long_begins_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of more than so many keys go to the kernel for long ones, and do so in several blocks."""
+    monkeypatch.setattr(kernels, "short_keys", lambda *_: request.param)
+    if request.param == 32:
+        monkeypatch.setattr(attention, "_BLOCK", 16)
+
+
+def batch(lengths: list[int], views: list[int] | None, before: int = 0) -> Packed:
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    rows = Rows(torch.ones_like(mask), mask, views=None if views is None else torch.tensor(views))
+    return pack(rows, 0, before).to(DEVICE)
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, prefix: Tensor | None, packed: Packed) -> Tensor:
+    """Sentence by sentence, in float32."""
+    found = []
+    for row, (start, length) in enumerate(zip(packed.starts.tolist(), packed.lengths.tolist(), strict=True)):
+        own = slice(start, start + length)
+        keys, values = k[own].float(), v[own].float()
+        if prefix is not None:
+            view = 0 if packed.views is None else int(packed.views[row])
+            before = prefix[:, view].float().transpose(1, 2)  # (2, length, heads, head_dim)
+            keys, values = torch.cat([before[0], keys]), torch.cat([before[1], values])
+        weights = torch.einsum("qhd,khd->hqk", q[own].float(), keys).mul(DIM**-0.5).softmax(-1)
+        found.append(torch.einsum("hqk,khd->qhd", weights, values))
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize(
+    "lengths", [[5, 20, 1, 17], [40, 3, 33], [100, 31, 64], [150, 300, 9, 70]], ids=["short", "two", "three", "all"]
+)
+@pytest.mark.parametrize(("length", "views"), [(3, True), (20, False), (0, False)], ids=["views", "all", "none"])
+def test_attention_and_its_gradients(lengths: list[int], length: int, views: bool) -> None:
+    torch.manual_seed(0)
+    packed = batch(lengths, [i % 2 for i in range(len(lengths))] if views else None, length)
+    tokens = packed.input_ids.shape[1]
+    leaves = [leaf(tokens, HEADS, DIM) for _ in range(3)]
+    prefix = leaf(2, 2 if views else 1, HEADS, length, DIM) if length else None
+    gradient = torch.randn(tokens, HEADS, DIM, device=DEVICE)
+    inputs = [*leaves, *([] if prefix is None else [prefix])]
+    found = attend(*leaves, prefix, packed, DIM**-0.5, 0.0, None)
+    wanted = by_hand(*leaves, prefix, packed)
+    torch.testing.assert_close(found.float(), wanted, rtol=TOLERANCE, atol=TOLERANCE)
+    ours = torch.autograd.grad(found, inputs, gradient.to(DTYPE))
+    theirs = torch.autograd.grad(wanted, inputs, gradient)
+    for mine, reference in zip(ours, theirs, strict=True):
+        scale = float(reference.abs().max())
+        torch.testing.assert_close(mine.float(), reference.float(), rtol=TOLERANCE, atol=TOLERANCE * scale)
+
+
+def dropped_weights(seed: int, tokens: int = DIM, rows: int = 8) -> Tensor:
+    """(rows, heads, tokens, tokens): which weights dropout leaves, for rows of so many tokens each."""
+    packed = batch([tokens] * rows, [0] * rows)
+    total, width = packed.input_ids.shape[1], kernels.power_of_two(tokens)
+    nothing = torch.zeros(total, HEADS, width, device=DEVICE, dtype=DTYPE)
+    # All weights are equal, and values the rows of a unit matrix: a result shows what became of each weight.
+    values = torch.eye(width, device=DEVICE, dtype=DTYPE)[torch.arange(total, device=DEVICE) % tokens]
+    values = values[:, None].expand(-1, HEADS, -1)
+    found = attend(nothing, nothing, values, None, packed, 1.0, 0.25, torch.tensor(seed, device=DEVICE))
+    return (found[: rows * tokens, :, :tokens].unflatten(0, (rows, tokens)).transpose(1, 2) > 0).float()
+
+
+@pytest.mark.parametrize("tokens", [DIM, 40])
+def test_dropout_is_independent_over_weights_rows_heads_and_seeds(tokens: int) -> None:
+    kept, other = dropped_weights(7, tokens), dropped_weights(8, tokens)
+    assert float(kept.mean()) == pytest.approx(0.75, abs=0.02)
+    pairs = {
+        "keys": (kept[..., :-1], kept[..., 1:]),
+        "queries": (kept[..., :-1, :], kept[..., 1:, :]),
+        "heads": (kept[:, :-1], kept[:, 1:]),
+        "rows": (kept[:-1], kept[1:]),
+        "seeds": (kept, other),
+    }
+    for name, sides in pairs.items():
+        correlation = torch.corrcoef(torch.stack([side.flatten() for side in sides]))[0, 1]
+        assert abs(float(correlation)) < 4 / sides[0].numel() ** 0.5, name
+
+
+def test_dropout_drops_the_part_asked_for_and_its_gradient_knows_what() -> None:
+    torch.manual_seed(0)
+    packed = batch([20, 40, 9], [0, 1, 0], 3)
+    tokens = packed.input_ids.shape[1]
+    q, k = torch.zeros(2, tokens, HEADS, DIM, device=DEVICE, dtype=DTYPE)
+    prefix = torch.zeros(2, 2, HEADS, 3, DIM, device=DEVICE, dtype=DTYPE)
+    prefix[1] = 1
+    v = torch.ones(tokens, HEADS, DIM, device=DEVICE, dtype=DTYPE, requires_grad=True)
+
+    def dropped(seed: int) -> Tensor:
+        return attend(q, k, v, prefix, packed, 1.0, 0.25, torch.tensor(seed, device=DEVICE))
+
+    # All weights of a row are equal and all values one: a result is the kept part of the weights, scaled up.
+    first = dropped(1)
+    assert float(first.detach().float().mean()) == pytest.approx(1.0, abs=0.03)
+    assert float(first.detach().float().std()) > 0.02
+    assert torch.equal(first, dropped(1))
+    assert not torch.equal(first, dropped(2))
+    # The result is linear in the values: their gradient, summed, is the result less what the prefix gave.
+    (gradient,) = torch.autograd.grad(first.float().sum(), v)
+    with torch.no_grad():
+        prefix[1] = 0
+    without_prefix = dropped(1).float().sum()
+    torch.testing.assert_close(gradient.float().sum(), without_prefix, rtol=1e-2, atol=0.0)
+
+
+def test_gradients_with_dropout() -> None:
+    """The weights that dropout takes out are known from equal weights: with these, plain torch's gradients."""
+    torch.manual_seed(0)
+    rows, tokens = 3, 40
+    packed, kept = batch([tokens] * rows, [0] * rows), dropped_weights(5, tokens, rows)
+    inputs = [leaf(packed.input_ids.shape[1], HEADS, DIM) for _ in range(3)]
+    seed = torch.tensor(5, device=DEVICE)
+    found = attend(*inputs, None, packed, DIM**-0.5, 0.25, seed)[: rows * tokens]
+    # (rows, heads, tokens, DIM)
+    q, k, v = (part[: rows * tokens].float().unflatten(0, (rows, tokens)).transpose(1, 2) for part in inputs)
+    weights = (q @ k.mT * DIM**-0.5).softmax(-1) * kept / 0.75
+    wanted = (weights @ v).transpose(1, 2).flatten(0, 1)
+    torch.testing.assert_close(found.float(), wanted, rtol=TOLERANCE, atol=TOLERANCE)
+    gradient = torch.randn_like(wanted)
+    ours = torch.autograd.grad(found, inputs, gradient.to(DTYPE))
+    for mine, reference in zip(ours, torch.autograd.grad(wanted, inputs, gradient), strict=True):
+        scale = float(reference.abs().max())
+        torch.testing.assert_close(mine.float(), reference.float(), rtol=TOLERANCE, atol=TOLERANCE * scale)
+
+
+def test_packed_states_and_kernel_agree() -> None:
+    torch.manual_seed(0)
+    packed = batch([7, 40, 12], [1, 0, 1], 4)
+    q, k, v = (leaf(1, HEADS, packed.input_ids.shape[1], DIM) for _ in range(3))
+    blocks = leaf(1, 2, 2, HEADS, 4, DIM)
+    flat = [states.squeeze(0).transpose(0, 1) for states in (q, k, v)]
+    kernel = attend(*flat, blocks[0], packed, DIM**-0.5, 0.0, None)
+    plain = PackedStates(packed, 1, blocks.float()).attend(q.float(), k.float(), v.float(), None, 0.0)
+    torch.testing.assert_close(kernel.float(), plain.squeeze(0), rtol=TOLERANCE, atol=TOLERANCE)
