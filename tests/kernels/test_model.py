@@ -34,7 +34,6 @@ def _all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
         monkeypatch.setattr(kernels, "have_triton", lambda: True)
         monkeypatch.setattr(kernels, "attention_fits", lambda *_: True)
-        monkeypatch.setattr(kernels, "short_keys", lambda *_: 256)
         monkeypatch.setattr(Quick, "applies", lambda *_: True)
 
 

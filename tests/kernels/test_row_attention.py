@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from triton_device import DEVICE, DTYPE, INTERPRETED, leaf
 
-from diffaug import kernels
 from diffaug.kernels import attention
 from diffaug.kernels.attention import attend
 from diffaug.models.packed import Packed, PackedStates, pack
@@ -18,11 +17,11 @@ TOLERANCE = 1e-5 if INTERPRETED else 2e-2
 HEADS, DIM = 2, 16
 
 
-@pytest.fixture(autouse=True, params=[256, 32], ids=["short rows", "long rows"])
-def _long_begins_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of more than so many keys go to the kernel for long ones, and do so in several blocks."""
-    monkeypatch.setattr(kernels, "short_keys", lambda *_: request.param)
-    if request.param == 32:
+@pytest.fixture(autouse=True, params=[True, False], ids=["as it is", "many blocks"])
+def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once as users have it; once rows of few tokens count as long ones, and have several blocks."""
+    if not request.param:
+        monkeypatch.setattr(attention, "_SHORT", (32,))
         monkeypatch.setattr(attention, "_BLOCK", 16)
 
 
@@ -72,7 +71,7 @@ def test_attention_and_its_gradients(lengths: list[int], length: int, views: boo
 def dropped_weights(seed: int, tokens: int = DIM, rows: int = 8) -> Tensor:
     """(rows, heads, tokens, tokens): which weights dropout leaves, for rows of so many tokens each."""
     packed = batch([tokens] * rows, [0] * rows)
-    total, width = packed.input_ids.shape[1], kernels.power_of_two(tokens)
+    total, width = packed.input_ids.shape[1], max(16, 1 << (tokens - 1).bit_length())
     nothing = torch.zeros(total, HEADS, width, device=DEVICE, dtype=DTYPE)
     # All weights are equal, and values the rows of a unit matrix: a result shows what became of each weight.
     values = torch.eye(width, device=DEVICE, dtype=DTYPE)[torch.arange(total, device=DEVICE) % tokens]

@@ -19,10 +19,6 @@ import torch
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
-# Keys of a row that one program holds at most: with more it has too few registers for each.
-_SHORT_KEYS = 64
-# What the backward pass keeps within reach for each number of these keys, rounded up.
-_BYTES = 8
 
 
 @cache
@@ -39,20 +35,3 @@ def have_triton() -> bool:
 def attention_fits(query: Tensor) -> bool:
     """Whether `kernels.attention` takes queries (.., head_dim)."""
     return query.is_cuda and query.dtype in HALF and query.shape[-1] in (16, 32, 64, 128) and have_triton()
-
-
-def short_keys(query: Tensor) -> int:
-    """How many keys a row may have for `kernels.short_rows`: a power of two, less on GPUs with less shared memory."""
-    room = _shared_memory(query.device) // (query.shape[-1] * _BYTES)
-    return min(_SHORT_KEYS, 1 << (room.bit_length() - 1))
-
-
-def power_of_two(number: int) -> int:
-    """The first one that is not smaller."""
-    return 1 << (number - 1).bit_length()
-
-
-@cache
-def _shared_memory(device: torch.device) -> int:
-    """Bytes that one program can have: 64 KiB where torch, before 2.7, does not say."""
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 16))

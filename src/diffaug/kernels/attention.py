@@ -9,21 +9,21 @@ For which inputs, `kernels.attention_fits` says.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 from torch import Tensor
 
-from diffaug import kernels
 from diffaug.kernels.long_rows import long_backward, long_forward
 from diffaug.kernels.short_rows import short_backward, short_forward
 
 if TYPE_CHECKING:
     from diffaug.models.packed import Packed
 
-# Rows of at most so many keys go first, then those of twice as many, and so on.
-_SHORT = 32
+# Most rows have few keys and go first, then those with more; rows with more than the last number are long.
+_SHORT = (32, 64)
 # A thread's registers at most: backward of short rows would take more, and leave most of a GPU's threads without any.
 _REGISTERS = 128
 # Queries and keys that a program has at a time, in long rows.
@@ -86,14 +86,14 @@ class _Attention(torch.autograd.Function):
         inputs = query, key, value, *_halves(prefix, query)
         rest = starts, lengths, *_or(starts, views, seed), scale, dropout
         common = _common(query, prefix, views, dropout)
-        short, above = _short_launches(query, longest)
-        for constants in short:
+        for constants in _short_launches(longest):
             short_forward[_grid(query, starts)](*inputs, out, *rest, **common, **constants)
         log_sums = None
-        if longest > above:
+        if longest > _SHORT[-1]:
             log_sums = query.new_empty(query.shape[:2], dtype=torch.float32)
-            grid = *_grid(query, starts), triton.cdiv(longest - common["length"], _BLOCK)
-            long_forward[grid](*inputs, out, log_sums, *rest, **common, **_long_launch(query, above))
+            constants = _long_launch(query)
+            grid = *_grid(query, starts), triton.cdiv(longest - common["length"], constants["BLOCK"])
+            long_forward[grid](*inputs, out, log_sums, *rest, **common, **constants)
         ctx.save_for_backward(
             query, key, value, prefix, starts, lengths, views, seed, None if log_sums is None else out, log_sums
         )
@@ -116,12 +116,12 @@ class _Attention(torch.autograd.Function):
         found = *own, *_halves(shares, query)
         rest = starts, lengths, *_or(starts, views, seed), scale, dropout
         common = _common(query, prefix, views, dropout) | {"with_shares": shares is not None}
-        short, above = _short_launches(query, longest)
-        for constants in short:
+        for constants in _short_launches(longest):
             short_backward[_grid(query, starts)](*inputs, gradient, *found, *rest, **common, **constants)
-        if longest > above:
-            grid = *_grid(query, starts), triton.cdiv(longest, _BLOCK)
-            long_backward[grid](*inputs, out, log_sums, gradient, *found, *rest, **common, **_long_launch(query, above))
+        if log_sums is not None:
+            constants = _long_launch(query)
+            grid = *_grid(query, starts), triton.cdiv(longest, constants["BLOCK"])
+            long_backward[grid](*inputs, out, log_sums, gradient, *found, *rest, **common, **constants)
         d_prefix = None
         if shares is not None:
             of_rows = torch.zeros_like(starts) if views is None else views
@@ -154,27 +154,24 @@ def _common(query: Tensor, prefix: Tensor | None, views: Tensor | None, dropout:
     }
 
 
-def _short_launches(query: Tensor, longest: int) -> tuple[list[dict[str, Any]], int]:
-    """Constants of each launch, and how many keys the rows have at most that these take.
-
-    Most rows are far shorter than the longest, and go first with fewer keys a program.
-    """
-    launches, above, keys = [], 0, min(longest, _SHORT)
-    most = kernels.short_keys(query)
-    while above < min(longest, most):
-        launches.append(
-            {
-                "ABOVE": above,
-                "KEYS": keys,
-                "QUERIES": 16,
-                "num_warps": max(2, keys // 16),
-                "num_stages": 1,  # few loops run more than twice: nothing to fetch ahead
-                "maxnreg": _REGISTERS,
-            }
-        )
-        above, keys = keys, 2 * keys
-    return launches, above
+def _short_launches(longest: int) -> list[dict[str, Any]]:
+    """The constants of each launch of kernels for short rows."""
+    return [
+        {
+            "ABOVE": above,
+            "KEYS": min(keys, longest),
+            "QUERIES": 16,
+            "num_warps": max(2, keys // 16),
+            "num_stages": 1,  # few loops run more than twice: nothing to fetch ahead
+            "maxnreg": _REGISTERS,
+        }
+        for above, keys in pairwise((0, *_SHORT))
+        if above < longest
+    ]
 
 
-def _long_launch(query: Tensor, above: int) -> dict[str, Any]:
-    return {"ABOVE": above, "BLOCK": _BLOCK, "num_warps": 4 if query.shape[2] <= 64 else 8, "num_stages": 1}
+def _long_launch(query: Tensor) -> dict[str, Any]:
+    """The constants of kernels for long rows."""
+    # Of wide heads fewer at a time: a program has no more registers for them.
+    block = _BLOCK if query.shape[2] <= 64 else _BLOCK // 2
+    return {"ABOVE": _SHORT[-1], "BLOCK": block, "num_warps": 4, "num_stages": 1}

@@ -71,8 +71,7 @@ def _load_queries(
     there = (line < tokens)[:, None]
     queries, gradient = tl.load(query + here, mask=there, other=0.0), tl.load(d_out + here, mask=there, other=0.0)
     found = tl.load(out + here, mask=there, other=0.0)
-    # Infinite where there is no query: no weights there.
-    log_sum = tl.load(log_sums + (start + line) * heads + head, mask=line < tokens, other=float("inf"))
+    log_sum = tl.load(log_sums + (start + line) * heads + head, mask=line < tokens, other=0.0)
     return queries, gradient, log_sum, tl.sum(gradient.to(tl.float32) * found.to(tl.float32), 1)
 
 

@@ -143,7 +143,7 @@ def _filler(rows: int, tokens: int, longest: int) -> Tensor:
 
 def _rounded_row(longest: int) -> int:
     """A power of two, as our kernel has it, for short rows; for longer ones no more than needed."""
-    return max(16, kernels.power_of_two(longest)) if longest <= 2 * _ROWS else _rounded(longest, _ROWS)
+    return max(16, 1 << (longest - 1).bit_length()) if longest <= 2 * _ROWS else _rounded(longest, _ROWS)
 
 
 def _rounded(value: int, unit: int) -> int:
