@@ -1,6 +1,6 @@
 """Operations of our own, where those of torch are slow for short sentences.
 
-- `attention`: on a GPU, rows end to end with a prefix before each, `short_rows` and `long_rows`;
+- `attention`: on a GPU, rows end to end with a prefix before each, by `short_rows` and `long_rows`;
 - `linear`, `layer_norm`: on a GPU, gradients; `residuals`: a layer norm together with dropout and sum before it;
   `quick` puts them in the place of torch's;
 - `casts`: on a GPU, copies between 16 bits and 32;

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from diffaug.kernels.chance import chance, scrambled
-from diffaug.kernels.short_rows import load_keys
+from diffaug.kernels.row_keys import load_keys, store_keys
 
 
 @triton.jit
@@ -120,14 +120,10 @@ def long_backward(
         )  # fmt: skip
         d_values += tl.dot(tl.trans(weights), gradient)
         d_keys += tl.dot(tl.trans(d_scores), queries)
-    at = (start + mine - length)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
-    own = ((mine >= length) & (mine < length + tokens))[:, None]
-    tl.store(d_key + at, d_keys.to(values.dtype), mask=own)
-    tl.store(d_value + at, d_values.to(values.dtype), mask=own)
-    if with_shares:
-        share = ((row * heads + head) * length + mine)[:, None] * dim + channel[None, :]
-        tl.store(d_prefix_key + share, d_keys.to(values.dtype), mask=(mine < length)[:, None])
-        tl.store(d_prefix_value + share, d_values.to(values.dtype), mask=(mine < length)[:, None])
+    store_keys(
+        d_key, d_value, d_prefix_key, d_prefix_value, d_keys, d_values, row, head, start, tokens, mine, channel,
+        with_shares, heads, dim, length,
+    )  # fmt: skip
 
     if block * BLOCK < tokens:
         queries, gradient, log_sum, average = _load_queries(

@@ -11,24 +11,7 @@ import triton
 import triton.language as tl
 
 from diffaug.kernels.chance import chance
-
-
-@triton.jit
-def load_keys(
-    key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
-    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr,
-):  # fmt: skip
-    """Keys and values of a row and head (KEYS, dim): those of the prefix, then the row's own, then nothing."""
-    at = (start + column - length)[:, None] * (heads * dim) + head * dim + channel[None, :]
-    own = ((column >= length) & (column < length + tokens))[:, None]
-    keys, values = tl.load(key + at, mask=own, other=0.0), tl.load(value + at, mask=own, other=0.0)
-    if length:
-        view = tl.load(views + row) if by_view else 0
-        at = ((view * heads + head) * length + column)[:, None] * dim + channel[None, :]
-        before = (column < length)[:, None]
-        keys += tl.load(prefix_key + at, mask=before, other=0.0)
-        values += tl.load(prefix_value + at, mask=before, other=0.0)
-    return keys, values
+from diffaug.kernels.row_keys import load_keys, store_keys
 
 
 @triton.jit
@@ -112,11 +95,7 @@ def short_backward(
         d_keys += tl.dot(tl.trans(d_scores), queries)
         there = (start + line)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
         tl.store(d_query + there, tl.dot(d_scores, keys).to(values.dtype), mask=(line < tokens)[:, None])
-    at = (start + column - length)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
-    own = ((column >= length) & (column < length + tokens))[:, None]
-    tl.store(d_key + at, d_keys.to(values.dtype), mask=own)
-    tl.store(d_value + at, d_values.to(values.dtype), mask=own)
-    if with_shares:
-        share = ((row * heads + head) * length + column)[:, None] * dim + channel[None, :]
-        tl.store(d_prefix_key + share, d_keys.to(values.dtype), mask=(column < length)[:, None])
-        tl.store(d_prefix_value + share, d_values.to(values.dtype), mask=(column < length)[:, None])
+    store_keys(
+        d_key, d_value, d_prefix_key, d_prefix_value, d_keys, d_values, row, head, start, tokens, column, channel,
+        with_shares, heads, dim, length,
+    )  # fmt: skip
