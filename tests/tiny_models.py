@@ -59,4 +59,6 @@ def build_tiny(family: str, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMod
         for name, parameter in model.named_parameters():
             centre = 1.0 if parameter.ndim == 1 and name.endswith("weight") else 0.0
             parameter.copy_(centre + 0.2 * torch.randn_like(parameter))
+    # New prefixes, heads and classifiers take their initial scale from here, and must show in the same way.
+    model.config.initializer_range = 0.3
     return model

@@ -130,6 +130,13 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recipe, Path], None]:
     return run
 
 
+def pairs_of(batch: Any) -> list[tuple[list[int], list[int], int]]:
+    """Premise, hypothesis and class of each labelled pair of a batch; a triplet is two of them."""
+    if batch.labels is not None:
+        return [(*pair, label) for pair, label in zip(batch.examples, batch.labels, strict=True)]
+    return [(premise, hypothesis, 1 - i) for premise, *both in batch.examples for i, hypothesis in enumerate(both)]
+
+
 def _ready(recipe: Recipe) -> Any:
     """The method, a function that collates a batch of a stage, and one that gives that batch's examples."""
     import torch

@@ -110,7 +110,9 @@ class Stage1Settings:
         steps: how long; null: as many as `epochs` take; `auto` (DiffAug with prefixes) stops when delta has peaked and
             kappa has levelled off.
         max_steps: the most steps `auto` may take.
-        epochs: passes over the pairs, used where `steps` is null.
+        epochs: passes over the labelled data, used where `steps` is null.
+        batch_size: labelled examples per step. A triplet is two pairs, which share their premise: 128 triplets are
+            256 pairs.
     """
 
     steps: int | Literal["auto"] | None = None
@@ -137,7 +139,7 @@ class Stage2Settings:
         weight: of the contrastive loss.
         denoise: subtract what the template alone says.
         aux_weight: weight of the NLI cross entropy computed in the same step; 0 leaves it out.
-        aux_batch_size: NLI pairs a step for it.
+        aux_batch_size: labelled examples per step for it, counted as in stage 1.
         gradient_cache: rows that go through the encoder at a time, for batches larger than memory; null: all.
     """
 
@@ -222,13 +224,17 @@ class ReleasedBehaviour:
     Attributes:
         denoise_counts_prefix: the bare template stands for a sentence longer by one view's prefix than it is.
         stage1_schedule_of_stage2: stage 1's learning rate decays over stage 2's number of steps.
-        stage1_through_projection: stage 1's classifier reads vectors behind the untrained projection.
+        stage1_through_projection: the NLI classifier reads vectors behind the projection, which stage 1 leaves
+            untrained; in stage 2 the auxiliary loss does too.
+        stage1_clips_scaled_gradients: in stage 1 the frozen backbone gets gradients too. They keep fp16's loss scale
+            and count towards the norm that is clipped, so that the prefixes' own gradients become very small.
         best_from_stage1: a checkpoint of stage 1 may be the result.
     """
 
     denoise_counts_prefix: bool = False
     stage1_schedule_of_stage2: bool = False
     stage1_through_projection: bool = False
+    stage1_clips_scaled_gradients: bool = False
     best_from_stage1: bool = False
 
 

@@ -23,7 +23,9 @@ def encoder_and_rows(tiny_bert: Path, sentences: list[str]):  # type: ignore[no-
     backbone, tokenizer = load_backbone(str(tiny_bert))
     torch.manual_seed(0)
     config = PrefixConfig(2, 3)
-    encoder = Encoder(backbone, ModelConfig(prefix=config), ReparametrisedPrefix(config, attention_shape(backbone)))
+    encoder = Encoder(
+        backbone, ModelConfig(prefix=config), ReparametrisedPrefix(config, attention_shape(backbone), std=0.3)
+    )
     collator = collator_for(encoder, tokenizer)
     return encoder.train(), collator.rows(collator.ids(sentences)[0])
 

@@ -47,13 +47,26 @@ def test_parameter_count(prefix: ReparametrisedPrefix) -> None:
     assert sum(p.numel() for p in prefix.fold().parameters()) == 5 * 2 * 2 * 3 * width
 
 
-def test_dropout_only_in_training(prefix: ReparametrisedPrefix) -> None:
-    plain = prefix.eval().keys_and_values()
-    assert torch.equal(plain, prefix.keys_and_values())
-    dropped = prefix.train().keys_and_values()
+def extended(prefix: ReparametrisedPrefix, views: torch.Tensor | None, rows: int) -> torch.Tensor:
+    """(2, rows, heads, length, head_dim): what the first layer puts before its keys and values."""
+    nothing = torch.empty(rows, SHAPE.heads, 0, SHAPE.head_dim)
+    key, value, _ = prefix.states(views).extend(nothing, nothing, None)
+    return torch.stack([key, value])
+
+
+def test_dropout_in_training_draws_a_mask_for_each_row(prefix: ReparametrisedPrefix) -> None:
+    views = torch.tensor([0, 1, 1] * 20)
+    plain = extended(prefix.eval(), views, 60)
+    assert torch.equal(plain, prefix.keys_and_values()[0][:, views])
+    torch.manual_seed(0)
+    dropped = extended(prefix.train(), views, 60)
     gone = dropped == 0
-    assert 0.05 < gone.float().mean() < 0.15
+    assert 0.09 < gone.float().mean() < 0.11
     assert torch.allclose(dropped[~gone], plain[~gone] / 0.9)
+    # Two rows of one view agree on a number as often as two independent draws do.
+    assert float((gone[:, 1] & gone[:, 2]).float().mean()) == pytest.approx(0.01, abs=0.01)
+    agree = (gone[:, 1::3] & gone[:, 2::3]).float().mean()
+    assert float(agree) == pytest.approx(0.01, abs=0.003)
 
 
 def test_folding_leaves_the_prefix_as_it_was(prefix: ReparametrisedPrefix) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from training_fixtures import pairs_of
 
 from diffaug import Embedder, train
 from diffaug.config import load_recipe, recipe_names
@@ -53,7 +54,7 @@ def info_nce(columns: list[list[Tensor]]) -> Tensor:
 
 def nli(method: TwoStage, batch: Any, vector: Callable[[list[int]], Tensor]) -> Tensor:
     losses = []
-    for (premise, hypothesis), label in zip(batch.examples, batch.labels, strict=True):
+    for premise, hypothesis, label in pairs_of(batch):
         u, v = vector(premise), vector(hypothesis)
         assert method.classifier is not None
         losses.append(-F.log_softmax(method.classifier(torch.cat([u, v, (u - v).abs()])), dim=-1)[label])
@@ -97,7 +98,7 @@ def test_joint_training_adds_the_cross_entropy_of_pooled_states(recipe_run: Call
     method, inputs, batches = recipe_run("simcse-joint", "stage2.aux_batch_size=6", "stage2.weight=0.5")
     drawn = batches(2)
     column = [method.projection(first_token(method, ids)) for (ids,) in drawn["contrastive"].examples]
-    expected_nli = nli(method, drawn["pairs"], lambda ids: first_token(method, ids))
+    expected_nli = nli(method, drawn["nli"], lambda ids: first_token(method, ids))
     found = method.losses(*inputs(2), method.represent)
     close(found["nli"], expected_nli)
     close(found["loss"], 0.5 * info_nce([column, column]) + 0.1 * expected_nli)
@@ -134,7 +135,7 @@ def test_supervised_promptbert_reads_triplets_with_one_template(recipe_run: Call
 def test_pairs_of_joint_promptbert_are_read_with_the_first_template(recipe_run: Callable[..., Any]) -> None:
     method, inputs, batches = recipe_run("promptbert-sup-joint", "stage2.aux_batch_size=6")
     for stage in (1, 2):
-        expected = nli(method, batches(stage)["pairs"], lambda ids: at_mask(method, ids, 0))
+        expected = nli(method, batches(stage)["nli"], lambda ids: at_mask(method, ids, 0))
         close(method.losses(*inputs(stage), method.represent)["nli"], expected)
 
 
@@ -142,10 +143,10 @@ def test_pairs_of_joint_promptbert_are_read_with_the_first_template(recipe_run: 
 @pytest.mark.parametrize(("name", "classes"), [("sbert", 3), ("sbert-2", 2)])
 def test_sbert_classifies_token_means(recipe_run: Callable[..., Any], name: str, classes: int) -> None:
     method, inputs, batches = recipe_run(name)
-    drawn = batches(1)["pairs"]
+    drawn = batches(1)["nli"]
     close(method.losses(*inputs(1), method.represent)["loss"], nli(method, drawn, lambda ids: token_mean(method, ids)))
     assert method.classifier.out_features == classes
-    assert set(range(classes)) == {label for i in range(3) for label in batches(1, index=i)["pairs"].labels}
+    assert set(range(classes)) == {label for i in range(3) for _, _, label in pairs_of(batches(1, index=i)["nli"])}
 
 
 def test_three_classes_are_not_to_be_had_from_triplets(recipe_run: Callable[..., Any]) -> None:
@@ -212,7 +213,7 @@ def test_few_labels_reach_every_method(recipe_run: Callable[..., Any], name: str
         if getattr(method.recipe, f"stage{number}") is None:
             continue
         streams = inputs(number)[0].streams
-        if "pairs" in streams:
-            assert len(streams["pairs"][0]) == 2 * kept
+        if "nli" in streams:
+            assert len(streams["nli"][0]) == kept, "triplets, of which each gives two pairs"
         if method.recipe.stage2 is not None and method.recipe.stage2.objective == "triplets":
             assert len(streams["contrastive"][0]) == kept

@@ -117,7 +117,7 @@ def test_joint_consert_adds_the_cross_entropy_of_uncut_pairs(recipe_run: Callabl
         gone = (step.embeddings[8 + i, :length] == 0).all(1)
         assert int(gone.sum()) == int(0.3 * length) > 0
         second.append(step.mean_of_last_layer(8 + i, length))
-    expected_nli = nli(method, drawn["pairs"])
+    expected_nli = nli(method, drawn["nli"])
     expected = nt_xent([layer_mean(method, ids, -1) for ids in sentences], second)
     torch.testing.assert_close(step.losses["nli"], expected_nli, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(step.losses["loss"], 0.15 * expected + expected_nli, rtol=1e-4, atol=1e-4)
@@ -129,7 +129,7 @@ def test_joint_consert_adds_the_cross_entropy_of_uncut_pairs(recipe_run: Callabl
 def test_consert_may_begin_as_sbert(recipe_run: Callable[..., Any], name: str) -> None:
     method, inputs, batches = recipe_run(name, "stage2.aux_batch_size=6", "views.first={feature_cutoff: 0.5}")
     found = method.losses(*inputs(1), method.represent)
-    torch.testing.assert_close(found["loss"], nli(method, batches(1)["pairs"]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found["loss"], nli(method, batches(1)["nli"]), rtol=1e-4, atol=1e-4)
     assert ("nli" in method.losses(*inputs(2), method.represent)) == (name == "consert-sup-joint")
 
 

@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from training_fixtures import pairs_of
+from transformers import BertConfig, BertModel
 
+from diffaug.augment.prefix import ReparametrisedPrefix
+from diffaug.data.streams import Batch
 from diffaug.methods.diffaug import DiffAug
+from diffaug.models.attention import attention_shape
+from diffaug.models.config import PrefixConfig
 
 
 def vector(method: DiffAug, ids: list[int], view: int, gap: int = 0) -> Tensor:
@@ -39,9 +45,10 @@ def batches(method: DiffAug, inputs: Any, number: int) -> Any:
 
 
 def nli_by_hand(method: DiffAug, batch: Any) -> Tensor:
+    through = method.projection if method.recipe.released.stage1_through_projection else nn.Identity()
     losses = []
-    for (premise, hypothesis), label in zip(batch.examples, batch.labels, strict=True):
-        u, v = vector(method, premise, 0), vector(method, hypothesis, 1)
+    for premise, hypothesis, label in pairs_of(batch):
+        u, v = through(vector(method, premise, 0)), through(vector(method, hypothesis, 1))
         logits = method.classifier(torch.cat([u, v, (u - v).abs()]))
         losses.append(-F.log_softmax(logits, dim=-1)[label])
     return torch.stack(losses).mean()
@@ -67,7 +74,7 @@ def test_losses_of_both_stages_equal_the_procedure_by_hand(tiny_run: Callable[..
     stage, collated = inputs(1)
     first = method.losses(stage, collated, method.encoder.represent)
     assert set(first) == {"loss", "nli"}
-    expected = nli_by_hand(method, batches(method, inputs, 1)["pairs"])
+    expected = nli_by_hand(method, batches(method, inputs, 1)["nli"])
     torch.testing.assert_close(first["loss"], expected, rtol=1e-4, atol=1e-5)
 
     stage, collated = inputs(2)
@@ -76,9 +83,68 @@ def test_losses_of_both_stages_equal_the_procedure_by_hand(tiny_run: Callable[..
     expected = contrastive_by_hand(method, drawn["contrastive"])
     torch.testing.assert_close(second["contrastive"], expected, rtol=1e-4, atol=1e-4)
     if setting == "semi-aux":
-        expected = expected + 0.1 * nli_by_hand(method, drawn["pairs"])
+        expected = expected + 0.1 * nli_by_hand(method, drawn["nli"])
     assert ("nli" in second) == (setting == "semi-aux")
     torch.testing.assert_close(second["loss"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_batch_counts_triplets_and_encodes_a_premise_once(tiny_run: Callable[..., Any]) -> None:
+    _, inputs = tiny_run("semi-aux", stage1={"batch_size": 6}, stage2={"aux_batch_size": 5})
+    stage, collated = inputs(1)
+    assert stage.streams["nli"][1] == 6
+    assert len(collated.rows) == 6 * 3
+    assert collated.rows.views.tolist() == [0] * 6 + [1] * 12
+    assert collated.extra["labels"].tolist() == [1] * 6 + [0] * 6
+    _, collated = inputs(2)
+    assert collated.extra["labels"].tolist() == [1] * 5 + [0] * 5
+
+
+def test_labelled_pairs_stay_pairs(tiny_run: Callable[..., Any], labelled_pairs: str) -> None:
+    """Triplets cannot hold every labelled pair: none of them is lost."""
+    method, inputs = tiny_run("semi", data={"nli": labelled_pairs})
+    stage, collated = inputs(1)
+    batch = batches(method, inputs, 1)["nli"]
+    assert isinstance(batch, Batch)
+    assert batch.labels is not None
+    assert len(collated.rows) == 2 * len(batch.examples)
+    found = method.losses(stage, collated, method.encoder.represent)["loss"]
+    torch.testing.assert_close(found, nli_by_hand(method, batch), rtol=1e-4, atol=1e-5)
+
+
+def test_released_projection_is_before_the_classifier_in_both_stages(tiny_run: Callable[..., Any]) -> None:
+    method, inputs = tiny_run("semi-aux", released={"stage1_through_projection": True})
+    for number in (1, 2):
+        found = method.losses(*inputs(number), method.encoder.represent)["nli"]
+        expected = nli_by_hand(method, batches(method, inputs, number)["nli"])
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_new_layers_start_as_the_release_starts_them(tiny_run: Callable[..., Any]) -> None:
+    """As transformers' `init_weights`: weights N(0, initializer_range), biases zero."""
+    method, _ = tiny_run("semi-aux")
+    std = method.encoder.backbone.config.initializer_range
+    for module in (method.encoder.views, method.projection, method.classifier):
+        for name, parameter in module.named_parameters():
+            if name.endswith("bias"):
+                assert not parameter.any(), name
+            else:
+                assert float(parameter.mean()) == pytest.approx(0, abs=4 * std / parameter.numel() ** 0.5), name
+                assert float(parameter.std()) == pytest.approx(std, rel=0.2), name
+
+
+def test_prefixes_of_bert_base_start_short() -> None:
+    """The norm that the released initialisation gives a key or value row at BERT-base's shape: 0.17."""
+    torch.manual_seed(0)
+    shape = attention_shape(BertModel(BertConfig(num_hidden_layers=1)))
+    prefix = ReparametrisedPrefix(PrefixConfig(2, 8), shape)
+    rows = prefix.keys_and_values().transpose(3, 4).flatten(4)  # (layers, 2, views, length, width)
+    assert float(rows.norm(dim=-1).mean()) == pytest.approx(0.17, abs=0.01)
+
+
+def test_sentence_transformers_classifiers_keep_torchs_initialisation(recipe_run: Callable[..., Any]) -> None:
+    for recipe, normal in (("sbert-2", False), ("consert-joint", False), ("simcse-joint", True)):
+        method, _, _ = recipe_run(recipe)
+        assert (not method.classifier.bias.any()) == normal, recipe
 
 
 def test_a_bare_template_is_computed_once_for_each_view_and_length(tiny_run: Callable[..., Any]) -> None:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
+from training_fixtures import pairs_of
 
 from diffaug import Embedder
 from diffaug.augment.hooked import HookedViews
@@ -121,7 +122,7 @@ def test_losses_equal_the_procedure_by_hand(tiny_run: Run, kind: str) -> None:
         logits = torch.stack([F.cosine_similarity(anchor, other, dim=0) for other in positives]) / 0.05
         contrastive.append(-F.log_softmax(logits, dim=0)[i])
     nli = []
-    for (premise, hypothesis), label in zip(drawn["pairs"].examples, drawn["pairs"].labels, strict=True):
+    for premise, hypothesis, label in pairs_of(drawn["nli"]):
         u, v = state_at_mask(method, premise, 0), state_at_mask(method, hypothesis, 1)
         nli.append(-F.log_softmax(method.classifier(torch.cat([u, v, (u - v).abs()])), dim=-1)[label])
     expected = torch.stack(contrastive).mean() + 0.1 * torch.stack(nli).mean()

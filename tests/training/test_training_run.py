@@ -177,7 +177,7 @@ def test_where_nothing_learns_there_is_no_before(tiny_bert: Path, data_files: di
 @pytest.mark.parametrize(
     ("setting", "source", "count"), [("semi", "unlabelled", 1), ("sup", "nli", 1), ("semi-aux", "unlabelled", 1)]
 )
-def test_too_few_examples_for_stage_2_are_noticed_before_stage_1(
+def test_too_few_examples_for_a_stage_are_noticed_before_the_first(
     setting: str,
     source: str,
     count: int,
@@ -189,7 +189,9 @@ def test_too_few_examples_for_stage_2_are_noticed_before_stage_1(
     few = tmp_path / original.name
     header = 1 if source == "nli" else 0
     few.write_text("\n".join(original.read_text("utf-8").splitlines()[: header + count]) + "\n", "utf-8")
-    with pytest.raises(DiffaugError, match=rf"stage 2 cannot run with .*data\.{source}: {count} examples? cannot fill"):
+    with pytest.raises(
+        DiffaugError, match=rf"stage [12] cannot run with .*data\.{source}: {count} examples? cannot fill"
+    ):
         train(make_recipe(setting, data={source: str(few)}), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists(), "the run has begun"
 

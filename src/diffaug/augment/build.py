@@ -10,6 +10,7 @@ from diffaug.augment.prefix import FoldedPrefix, ReparametrisedPrefix
 from diffaug.augment.views import Views
 from diffaug.models.attention import attention_shape
 from diffaug.models.config import ModelConfig
+from diffaug.models.initialise import initializer_range
 
 
 def build_views(config: ModelConfig, backbone: PreTrainedModel, *, reparametrised: float | None = None) -> Views | None:
@@ -24,7 +25,7 @@ def build_views(config: ModelConfig, backbone: PreTrainedModel, *, reparametrise
         shape = attention_shape(backbone)
         if reparametrised is None:
             return FoldedPrefix(config.prefix, shape)
-        return ReparametrisedPrefix(config.prefix, shape, reparametrised)
+        return ReparametrisedPrefix(config.prefix, shape, reparametrised, initializer_range(backbone))
     if config.adapter is not None:
         return Adapter(config.adapter, backbone)
     if config.lora is not None:

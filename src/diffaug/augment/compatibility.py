@@ -53,7 +53,7 @@ class _NormRecorder(PrefixStates):
     """Passes the prefix on as usual, and notes how long the model's own keys and values are."""
 
     def __init__(self, states: PrefixStates, tokens: Tensor | None) -> None:
-        super().__init__(states.blocks, states.views)
+        super().__init__(states.blocks, states.views, states.dropout)
         self.tokens = tokens
         self.own: list[Tensor] = []
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from diffaug.augment.views import Views
 from diffaug.models.attention import AttentionShape, PrefixStates
 from diffaug.models.config import PrefixConfig
-from diffaug.models.modes import evaluating
+from diffaug.models.initialise import DEFAULT_STD, init_normal
 from diffaug.models.packed import Packed
 from diffaug.models.rows import Rows
 
@@ -44,6 +44,11 @@ class Prefix(Views):
         """(layers, 2, views, heads, length, head_dim)"""
         raise NotImplementedError
 
+    @property
+    def dropout_rate(self) -> float:
+        """Dropout on the keys and values in this mode. Each row of a batch draws its own mask."""
+        return 0.0
+
     def states(self, views: Tensor | None) -> PrefixStates:
         """The prefix for one forward.
 
@@ -55,21 +60,39 @@ class Prefix(Views):
         if views is None:
             # (layers, 2, views, heads, length, d) -> (layers, 2, 1, heads, views * length, d), view 1 first
             blocks = blocks.transpose(2, 3).flatten(3, 4).unsqueeze(2)
-        return PrefixStates(blocks, views)
+        return PrefixStates(blocks, views, self.dropout_rate)
 
 
 class ReparametrisedPrefix(Prefix):
-    """P' (views * length, width) -> Linear -> Tanh -> Linear -> a key and a value for each layer, with dropout."""
+    """P' (views * length, width) -> Linear -> Tanh -> Linear -> a key and a value for each layer, with dropout.
 
-    def __init__(self, config: PrefixConfig, shape: AttentionShape, dropout: float = 0.1) -> None:
+    Weights start as N(0, ``std``) and biases at zero, as transformers initialises new layers. The prefix then starts
+    far shorter than the model's own keys and values, which the paper's kappa measures. torch's defaults would make it
+    forty times as long.
+
+    Args:
+        config: number of views, and vectors per view.
+        shape: layers and heads of the backbone's attention.
+        dropout: on the keys and values while they learn.
+        std: standard deviation of the initial weights; BERT's `initializer_range` is 0.02.
+    """
+
+    def __init__(
+        self, config: PrefixConfig, shape: AttentionShape, dropout: float = 0.1, std: float = DEFAULT_STD
+    ) -> None:
         super().__init__(config, shape)
         width = shape.heads * shape.head_dim
         self.embedding = nn.Embedding(config.total, width)
         self.mlp = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, shape.layers * 2 * width))
         self.dropout = nn.Dropout(dropout)
+        init_normal(self, std)
+
+    @property
+    def dropout_rate(self) -> float:
+        return self.dropout.p if self.training else 0.0
 
     def keys_and_values(self) -> Tensor:
-        flat = self.dropout(self.mlp(self.embedding.weight))  # (views * length, layers * 2 * width)
+        flat = self.mlp(self.embedding.weight)  # (views * length, layers * 2 * width)
         return flat.view(
             self.config.views,
             self.config.length,
@@ -81,10 +104,9 @@ class ReparametrisedPrefix(Prefix):
 
     @torch.no_grad()
     def fold(self) -> FoldedPrefix:
-        """The same prefix as plain keys and values, without the MLP and its dropout."""
+        """The same prefix as plain keys and values, without the MLP and the dropout."""
         folded = FoldedPrefix(self.config, self.shape)
-        with evaluating(self):
-            folded.blocks.data = self.keys_and_values().detach().clone().contiguous()
+        folded.blocks.data = self.keys_and_values().detach().clone().contiguous()
         return folded.train(self.training)
 
 

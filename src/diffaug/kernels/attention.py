@@ -37,8 +37,9 @@ def attend(
     prefix: Tensor | None,
     packed: Packed,
     scale: float,
-    dropout: float,
-    seed: Tensor | None,
+    dropout: float = 0.0,
+    prefix_dropout: float = 0.0,
+    seeds: Tensor | None = None,
 ) -> Tensor:
     """(tokens, heads, head_dim)
 
@@ -48,7 +49,8 @@ def attend(
         packed: where the rows begin and end, and the view of each.
         scale: of the products of queries and keys.
         dropout: the part of the attention weights that is dropped.
-        seed: (), of dropout, on the device.
+        prefix_dropout: the part of the prefix's keys and values that is dropped, drawn anew for each row.
+        seeds: (2,), of both kinds of dropout, on the device; None without dropout.
     """
     found: Tensor = _Attention.apply(
         query.contiguous(),
@@ -58,10 +60,11 @@ def attend(
         packed.starts,
         packed.lengths,
         packed.views,
-        seed,
+        seeds,
         packed.longest,
         scale,
         dropout,
+        prefix_dropout if prefix is not None else 0.0,
     )
     return found
 
@@ -77,15 +80,16 @@ class _Attention(torch.autograd.Function):
         starts: Tensor,
         lengths: Tensor,
         views: Tensor | None,
-        seed: Tensor | None,
+        seeds: Tensor | None,
         longest: int,
         scale: float,
         dropout: float,
+        prefix_dropout: float,
     ) -> Tensor:
         out = torch.empty_like(query)
         inputs = query, key, value, *_halves(prefix, query)
-        rest = starts, lengths, *_or(starts, views, seed), scale, dropout
-        common = _common(query, prefix, views, dropout)
+        rest = starts, lengths, *_or(starts, views, seeds), scale, dropout, prefix_dropout
+        common = _common(query, prefix, views, dropout, prefix_dropout)
         for constants in _short_launches(longest):
             short_forward[_grid(query, starts)](*inputs, out, *rest, **common, **constants)
         log_sums = None
@@ -95,15 +99,15 @@ class _Attention(torch.autograd.Function):
             grid = *_grid(query, starts), triton.cdiv(longest - common["length"], constants["BLOCK"])
             long_forward[grid](*inputs, out, log_sums, *rest, **common, **constants)
         ctx.save_for_backward(
-            query, key, value, prefix, starts, lengths, views, seed, None if log_sums is None else out, log_sums
+            query, key, value, prefix, starts, lengths, views, seeds, None if log_sums is None else out, log_sums
         )
-        ctx.numbers = longest, scale, dropout
+        ctx.numbers = longest, scale, dropout, prefix_dropout
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, prefix, starts, lengths, views, seed, out, log_sums = ctx.saved_tensors
-        longest, scale, dropout = ctx.numbers
+        query, key, value, prefix, starts, lengths, views, seeds, out, log_sums = ctx.saved_tensors
+        longest, scale, dropout, prefix_dropout = ctx.numbers
         gradient = gradients[0].contiguous()
         # Side by side, as one product takes them that goes on from here (`kernels.linear`).
         own = query.new_empty(len(query), 3, *query.shape[1:]).unbind(1)
@@ -114,8 +118,8 @@ class _Attention(torch.autograd.Function):
             shares = torch.empty(2, len(starts), *prefix.shape[2:], dtype=query.dtype, device=query.device)
         inputs = query, key, value, *_halves(prefix, query)
         found = *own, *_halves(shares, query)
-        rest = starts, lengths, *_or(starts, views, seed), scale, dropout
-        common = _common(query, prefix, views, dropout) | {"with_shares": shares is not None}
+        rest = starts, lengths, *_or(starts, views, seeds), scale, dropout, prefix_dropout
+        common = _common(query, prefix, views, dropout, prefix_dropout) | {"with_shares": shares is not None}
         for constants in _short_launches(longest):
             short_backward[_grid(query, starts)](*inputs, gradient, *found, *rest, **common, **constants)
         if log_sums is not None:
@@ -127,7 +131,7 @@ class _Attention(torch.autograd.Function):
             of_rows = torch.zeros_like(starts) if views is None else views
             one_hot = (torch.arange(prefix.shape[1], device=of_rows.device)[:, None] == of_rows).to(shares.dtype)
             d_prefix = (one_hot @ shares.flatten(2)).view_as(prefix)  # (2, views, ...), from (2, rows, ...)
-        return *own, d_prefix, *[None] * 7
+        return *own, d_prefix, *[None] * 8
 
 
 def _grid(query: Tensor, starts: Tensor) -> tuple[int, int]:
@@ -143,7 +147,9 @@ def _or(stand_in: Tensor, *tensors: Tensor | None) -> list[Tensor]:
     return [stand_in if tensor is None else tensor for tensor in tensors]
 
 
-def _common(query: Tensor, prefix: Tensor | None, views: Tensor | None, dropout: float) -> dict[str, Any]:
+def _common(
+    query: Tensor, prefix: Tensor | None, views: Tensor | None, dropout: float, prefix_dropout: float
+) -> dict[str, Any]:
     """The constants that all kernels have."""
     return {
         "heads": query.shape[1],
@@ -151,6 +157,7 @@ def _common(query: Tensor, prefix: Tensor | None, views: Tensor | None, dropout:
         "length": 0 if prefix is None else prefix.shape[3],
         "by_view": views is not None,
         "drops": dropout > 0,
+        "drops_prefix": prefix_dropout > 0,
     }
 
 

@@ -28,9 +28,10 @@ def _kept(
 
 @triton.jit
 def long_forward(
-    query, key, value, prefix_key, prefix_value, out, log_sums, starts, lengths, views, seeds, scale, dropout,
+    query, key, value, prefix_key, prefix_value, out, log_sums, starts, lengths, views, seeds,
+    scale, dropout, prefix_dropout,
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
-    ABOVE: tl.constexpr, BLOCK: tl.constexpr,
+    drops_prefix: tl.constexpr, ABOVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program a row, head and block of queries."""
     row, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -46,8 +47,8 @@ def long_forward(
     for first in range(0, length + tokens, BLOCK):
         column = first + tl.arange(0, BLOCK)
         keys, values = load_keys(
-            key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
-            heads, dim, length, by_view,
+            key, value, prefix_key, prefix_value, views, seeds, prefix_dropout, row, head, start, tokens,
+            column, channel, heads, dim, length, by_view, drops_prefix,
         )  # fmt: skip
         scores = tl.dot(queries, tl.trans(keys)) * scale
         scores = tl.where((column < length + tokens)[None, :], scores, float("-inf"))
@@ -92,9 +93,10 @@ def _again(
 @triton.jit
 def long_backward(
     query, key, value, prefix_key, prefix_value, out, log_sums, d_out, d_query, d_key, d_value,
-    d_prefix_key, d_prefix_value, starts, lengths, views, seeds, scale, dropout, with_shares: tl.constexpr,
+    d_prefix_key, d_prefix_value, starts, lengths, views, seeds, scale, dropout, prefix_dropout,
+    with_shares: tl.constexpr,
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
-    ABOVE: tl.constexpr, BLOCK: tl.constexpr,
+    drops_prefix: tl.constexpr, ABOVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program a row, head and block: of keys, going through the queries, then of queries, through the keys."""
     row, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -105,8 +107,8 @@ def long_backward(
     seed = tl.load(seeds) if drops else 0
 
     keys, values = load_keys(
-        key, value, prefix_key, prefix_value, views, row, head, start, tokens, mine, channel,
-        heads, dim, length, by_view,
+        key, value, prefix_key, prefix_value, views, seeds, prefix_dropout, row, head, start, tokens,
+        mine, channel, heads, dim, length, by_view, drops_prefix,
     )  # fmt: skip
     d_keys, d_values = tl.zeros([BLOCK, dim], tl.float32), tl.zeros([BLOCK, dim], tl.float32)
     for first in range(0, tokens, BLOCK):
@@ -121,8 +123,8 @@ def long_backward(
         d_values += tl.dot(tl.trans(weights), gradient)
         d_keys += tl.dot(tl.trans(d_scores), queries)
     store_keys(
-        d_key, d_value, d_prefix_key, d_prefix_value, d_keys, d_values, row, head, start, tokens, mine, channel,
-        with_shares, heads, dim, length,
+        d_key, d_value, d_prefix_key, d_prefix_value, d_keys, d_values, seeds, prefix_dropout,
+        row, head, start, tokens, mine, channel, with_shares, heads, dim, length, drops_prefix,
     )  # fmt: skip
 
     if block * BLOCK < tokens:
@@ -133,8 +135,8 @@ def long_backward(
         for first in range(0, length + tokens, BLOCK):
             column = first + tl.arange(0, BLOCK)
             keys, values = load_keys(
-                key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
-                heads, dim, length, by_view,
+                key, value, prefix_key, prefix_value, views, seeds, prefix_dropout, row, head, start, tokens,
+                column, channel, heads, dim, length, by_view, drops_prefix,
             )  # fmt: skip
             _, d_scores = _again(
                 queries, gradient, log_sum, average, keys, values, mine, column, row, head, length + tokens,

@@ -1,6 +1,9 @@
 """Keys and values of a row and head, wherever they are in memory: those of the prefix, then the row's own.
 
 ``column`` counts them through. Gradients of queries, keys and values lie side by side (`kernels.attention`).
+
+Dropout on the prefix is drawn where the prefix is read, from a hash of row, head, vector and channel: a copy of the
+prefix for each row, which the plain path makes, would take more memory than the rest of a layer.
 """
 
 from __future__ import annotations
@@ -8,11 +11,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from diffaug.kernels.chance import scrambled
+
+
+@triton.jit
+def _prefix_kept(
+    seeds, dropout, row, head, column, channel, heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr
+):
+    """By what dropout multiplies the prefix's keys and values, each (columns, dim): sixteen random bits for each."""
+    seed = scrambled(tl.load(seeds + 1).to(tl.uint32))
+    number = ((row * heads + head) * length + column)[:, None] * dim + channel[None, :]
+    bits = scrambled(scrambled(number.to(tl.uint32)) ^ seed)
+    scale, dropped = 1.0 / (1.0 - dropout), dropout * 65536
+    of_keys, of_values = (bits & 0xFFFF).to(tl.float32), (bits >> 16).to(tl.float32)
+    return tl.where(of_keys < dropped, 0.0, scale), tl.where(of_values < dropped, 0.0, scale)
+
 
 @triton.jit
 def load_keys(
-    key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
-    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr,
+    key, value, prefix_key, prefix_value, views, seeds, prefix_dropout, row, head, start, tokens, column, channel,
+    heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops_prefix: tl.constexpr,
 ):  # fmt: skip
     """Keys and values (columns, dim); zero behind the last."""
     at = (start + column - length)[:, None] * (heads * dim) + head * dim + channel[None, :]
@@ -22,24 +40,36 @@ def load_keys(
         view = tl.load(views + row) if by_view else 0
         at = ((view * heads + head) * length + column)[:, None] * dim + channel[None, :]
         before = (column < length)[:, None]
-        keys += tl.load(prefix_key + at, mask=before, other=0.0)
-        values += tl.load(prefix_value + at, mask=before, other=0.0)
+        prefix_keys = tl.load(prefix_key + at, mask=before, other=0.0)
+        prefix_values = tl.load(prefix_value + at, mask=before, other=0.0)
+        if drops_prefix:
+            kept_keys, kept_values = _prefix_kept(seeds, prefix_dropout, row, head, column, channel, heads, dim, length)
+            prefix_keys = (prefix_keys * kept_keys).to(keys.dtype)
+            prefix_values = (prefix_values * kept_values).to(values.dtype)
+        keys += prefix_keys
+        values += prefix_values
     return keys, values
 
 
 @triton.jit
 def store_keys(
-    d_key, d_value, d_prefix_key, d_prefix_value, d_keys, d_values, row, head, start, tokens, column, channel,
+    d_key, d_value, d_prefix_key, d_prefix_value, d_keys, d_values, seeds, prefix_dropout,
+    row, head, start, tokens, column, channel,
     with_shares: tl.constexpr, heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr,
+    drops_prefix: tl.constexpr,
 ):  # fmt: skip
     """Their gradients (columns, dim); those of the prefix, where asked for, as this row's share."""
-    d_keys, d_values = d_keys.to(d_key.dtype.element_ty), d_values.to(d_value.dtype.element_ty)
+    kind = d_key.dtype.element_ty
     at = (start + column - length)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
     own = ((column >= length) & (column < length + tokens))[:, None]
-    tl.store(d_key + at, d_keys, mask=own)
-    tl.store(d_value + at, d_values, mask=own)
+    tl.store(d_key + at, d_keys.to(kind), mask=own)
+    tl.store(d_value + at, d_values.to(kind), mask=own)
     if with_shares:
+        if drops_prefix:
+            kept_keys, kept_values = _prefix_kept(seeds, prefix_dropout, row, head, column, channel, heads, dim, length)
+            d_keys *= kept_keys
+            d_values *= kept_values
         at = ((row * heads + head) * length + column)[:, None] * dim + channel[None, :]
         before = (column < length)[:, None]
-        tl.store(d_prefix_key + at, d_keys, mask=before)
-        tl.store(d_prefix_value + at, d_values, mask=before)
+        tl.store(d_prefix_key + at, d_keys.to(kind), mask=before)
+        tl.store(d_prefix_value + at, d_values.to(kind), mask=before)

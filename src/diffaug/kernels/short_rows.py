@@ -35,9 +35,9 @@ def _weights(
 
 @triton.jit
 def short_forward(
-    query, key, value, prefix_key, prefix_value, out, starts, lengths, views, seeds, scale, dropout,
+    query, key, value, prefix_key, prefix_value, out, starts, lengths, views, seeds, scale, dropout, prefix_dropout,
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
-    ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
+    drops_prefix: tl.constexpr, ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """One program a row and head; rows of another launch are left to that."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -46,8 +46,8 @@ def short_forward(
         return
     column, channel = tl.arange(0, KEYS), tl.arange(0, dim)
     keys, values = load_keys(
-        key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
-        heads, dim, length, by_view,
+        key, value, prefix_key, prefix_value, views, seeds, prefix_dropout, row, head, start, tokens, column, channel,
+        heads, dim, length, by_view, drops_prefix,
     )  # fmt: skip
     seed = tl.load(seeds) if drops else 0
     for first in range(0, tokens, QUERIES):
@@ -64,9 +64,9 @@ def short_forward(
 @triton.jit
 def short_backward(
     query, key, value, prefix_key, prefix_value, d_out, d_query, d_key, d_value, d_prefix_key, d_prefix_value,
-    starts, lengths, views, seeds, scale, dropout, with_shares: tl.constexpr,
+    starts, lengths, views, seeds, scale, dropout, prefix_dropout, with_shares: tl.constexpr,
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
-    ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
+    drops_prefix: tl.constexpr, ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """One program a row and head; the weights are computed again, from the same random numbers."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -75,8 +75,8 @@ def short_backward(
         return
     column, channel = tl.arange(0, KEYS), tl.arange(0, dim)
     keys, values = load_keys(
-        key, value, prefix_key, prefix_value, views, row, head, start, tokens, column, channel,
-        heads, dim, length, by_view,
+        key, value, prefix_key, prefix_value, views, seeds, prefix_dropout, row, head, start, tokens, column, channel,
+        heads, dim, length, by_view, drops_prefix,
     )  # fmt: skip
     seed = tl.load(seeds) if drops else 0
     d_keys, d_values = tl.zeros([KEYS, dim], tl.float32), tl.zeros([KEYS, dim], tl.float32)
@@ -96,6 +96,6 @@ def short_backward(
         there = (start + line)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
         tl.store(d_query + there, tl.dot(d_scores, keys).to(values.dtype), mask=(line < tokens)[:, None])
     store_keys(
-        d_key, d_value, d_prefix_key, d_prefix_value, d_keys, d_values, row, head, start, tokens, column, channel,
-        with_shares, heads, dim, length,
+        d_key, d_value, d_prefix_key, d_prefix_value, d_keys, d_values, seeds, prefix_dropout,
+        row, head, start, tokens, column, channel, with_shares, heads, dim, length, drops_prefix,
     )  # fmt: skip

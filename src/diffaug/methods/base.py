@@ -34,6 +34,8 @@ class Stage:
         schedule_steps: over how many steps the rate decays to zero.
         gradient_cache: rows through the encoder at a time, or None for all.
         dropout: whether the backbone's dropout is on.
+        clipped_with: roles that get gradients and do not learn: their gradients only count towards the norm that is
+            clipped.
     """
 
     number: int
@@ -46,6 +48,7 @@ class Stage:
     automatic: bool = False
     gradient_cache: int | None = None
     dropout: bool = True
+    clipped_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

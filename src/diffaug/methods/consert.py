@@ -28,6 +28,7 @@ class ConSERT(TwoStage):
 
     view_kinds: ClassVar[tuple[str, ...]] = ("cutoff",)
     pair_views: ClassVar[tuple[int, int]] = (PLAIN, PLAIN)
+    normal_init: ClassVar[bool] = False
 
     @classmethod
     def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Cutoff:

@@ -54,9 +54,12 @@ class DiffAug(TwoStage):
         return build_views(config, backbone, reparametrised=recipe.views.dropout)
 
     def stages(self, corpus: Corpus) -> list[Stage]:
-        stages = super().stages(corpus)
-        if self.recipe.released.stage1_schedule_of_stage2 and len(stages) == 2:
+        stages, released = super().stages(corpus), self.recipe.released
+        if released.stage1_schedule_of_stage2 and len(stages) == 2:
             stages[0] = replace(stages[0], schedule_steps=stages[1].steps)
+        if released.stage1_clips_scaled_gradients and stages[0].number == 1:
+            frozen = tuple(role for role in self.roles() if role not in stages[0].learning_rates)
+            stages[0] = replace(stages[0], clipped_with=frozen)
         return stages
 
     def bare_length(self, length: int) -> int:
@@ -65,6 +68,5 @@ class DiffAug(TwoStage):
             return length
         return length + prefix.length
 
-    def pair_vectors(self, stage: Stage, vectors: Tensor) -> Tensor:
-        through = stage.number == 1 and self.recipe.released.stage1_through_projection
-        return self.project(vectors) if through else vectors
+    def pair_vectors(self, vectors: Tensor) -> Tensor:
+        return self.project(vectors) if self.recipe.released.stage1_through_projection else vectors

@@ -49,6 +49,7 @@ class DiffCSE(TwoStage):
                 "and model.head=training"
             )
         self.projection = BatchNormProjector(encoder.backbone.config.hidden_size)
+        self.initialise(self.projection)
         self.discriminator = Discriminator(encoder.backbone)
         self.generator = Generator.load(str(EMBEDDED_MODEL) if source == "embedded" else source, collator.tokenizer)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from typing import ClassVar
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -29,6 +30,8 @@ from diffaug.training.distributed import gather_rows
 
 class BertFlow(TwoStage):
     """See the module's text."""
+
+    normal_init: ClassVar[bool] = False  # of its first stage, which is SBERT's
 
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
         super().__init__(recipe, encoder, collator)

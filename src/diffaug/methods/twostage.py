@@ -18,12 +18,14 @@ from diffaug.augment.views import Views
 from diffaug.config import Recipe
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
+from diffaug.data.records import Triplets
 from diffaug.data.streams import Batch, Examples
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Inputs, Method, Represent, Stage
 from diffaug.models.config import DenseConfig, ModelConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.heads import build_head
+from diffaug.models.initialise import init_normal, initializer_range
 from diffaug.models.rows import Rows, join_rows
 from diffaug.objectives.contrastive import info_nce
 from diffaug.objectives.nli import pair_features
@@ -42,11 +44,14 @@ class TwoStage(Method):
         view_kinds: the `views.kind` a recipe of this method may have.
         stage1_learns: the role that learns in stage 1, beside the classifier.
         pair_views: the views of premise and hypothesis.
+        normal_init: new layers start as N(0, initializer_range) with zero biases, as in the releases that call
+            transformers' `init_weights`; False leaves torch's defaults, as sentence-transformers does.
     """
 
     view_kinds: ClassVar[tuple[str, ...]] = ("dropout",)
     stage1_learns: ClassVar[str] = "backbone"
     pair_views: ClassVar[tuple[int, int]] = (FIRST, FIRST)
+    normal_init: ClassVar[bool] = True
 
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
         super().__init__(recipe, encoder, collator)
@@ -55,6 +60,7 @@ class TwoStage(Method):
         self.projection = build_head([DenseConfig(width, width)]) if recipe.model.head == "training" else None
         labelled = recipe.stage1 is not None or (recipe.stage2 is not None and recipe.stage2.aux_weight > 0)
         self.classifier = nn.Linear(3 * width, recipe.data.nli_classes) if labelled else None
+        self.initialise(self.projection, self.classifier, encoder.head)
 
     @classmethod
     def build(cls, recipe: Recipe, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Self:
@@ -84,6 +90,12 @@ class TwoStage(Method):
         """The module that makes views differ inside the encoder, if there is one."""
         return None
 
+    def initialise(self, *modules: nn.Module | None) -> None:
+        """Set the initial weights of new layers; see `normal_init`."""
+        for module in modules:
+            if module is not None and self.normal_init:
+                init_normal(module, initializer_range(self.encoder.backbone))
+
     def roles(self) -> dict[str, nn.Module]:
         modules = {
             "backbone": self.encoder.backbone,
@@ -101,20 +113,20 @@ class TwoStage(Method):
     def stages(self, corpus: Corpus) -> list[Stage]:
         first, second = self.recipe.stage1, self.recipe.stage2
         aux = second is not None and second.aux_weight > 0
-        pairs = corpus.nli_pairs() if first is not None or aux else None
+        labelled = self.labelled_examples(corpus) if first is not None or aux else None
         found = []
         if first is not None:
-            assert pairs is not None
+            assert labelled is not None
             automatic = first.steps == "auto"
             steps = first.max_steps if first.steps == "auto" else first.steps
             if steps is None:
-                steps = self._steps(first.epochs, pairs, first.batch_size)
+                steps = self._steps(first.epochs, labelled, first.batch_size)
             found.append(
                 Stage(
                     number=1,
                     steps=steps,
                     automatic=automatic,
-                    streams={"pairs": (pairs, first.batch_size)},
+                    streams={"nli": (labelled, first.batch_size)},
                     learning_rates={self.stage1_learns: first.learning_rate, "classifier": first.learning_rate},
                     schedule_steps=steps,
                     warmup=first.warmup,
@@ -125,8 +137,8 @@ class TwoStage(Method):
             contrastive = self.contrastive_examples(corpus)
             streams = {"contrastive": (contrastive, second.batch_size)}
             if aux:
-                assert pairs is not None
-                streams["pairs"] = (pairs, second.aux_batch_size)
+                assert labelled is not None
+                streams["nli"] = (labelled, second.aux_batch_size)
             steps = second.steps or self._steps(second.epochs, contrastive, second.batch_size)
             found.append(
                 Stage(
@@ -146,6 +158,11 @@ class TwoStage(Method):
     def stage2_learns(self) -> list[str]:
         """The roles that learn in stage 2, unless the recipe freezes some; the classifier joins with its loss."""
         return [role for role in self.roles() if role != "classifier"]
+
+    def labelled_examples(self, corpus: Corpus) -> Examples:
+        """What stage 1 and the auxiliary loss classify: triplets, each of which is two pairs, or labelled pairs."""
+        triplets = self.recipe.data.nli_classes == 2 and isinstance(corpus.nli, Triplets)
+        return corpus.triplets() if triplets else corpus.nli_pairs()
 
     def contrastive_examples(self, corpus: Corpus) -> Examples:
         """What stage 2 contrasts."""
@@ -177,7 +194,7 @@ class TwoStage(Method):
     # What a step does
 
     def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> Inputs:
-        """Rows of one forward: sentences of the contrastive loss, then NLI pairs, then bare templates."""
+        """Rows of one forward: sentences of the contrastive loss, then of the NLI loss, then bare templates."""
         ids: list[list[int]] = []
         views: list[int] = []
         extra: dict[str, Tensor | int] = {}
@@ -191,11 +208,15 @@ class TwoStage(Method):
             extra["anchors"] = len(examples)
             extra["columns"] = len(examples[0])
         contrastive = len(ids)
-        if "pairs" in batches:
-            premises, hypotheses = zip(*batches["pairs"].examples, strict=True)
+        if "nli" in batches:
+            # Hypotheses are one column of pairs, or the entailments and then the contradictions of triplets.
+            premises, *columns = zip(*batches["nli"].examples, strict=True)
+            hypotheses = [sentence for column in columns for sentence in column]
             ids += [*premises, *hypotheses]
             views += [self.pair_views[0]] * len(premises) + [self.pair_views[1]] * len(hypotheses)
-            extra["labels"] = torch.tensor(batches["pairs"].labels)
+            labels = batches["nli"].labels or [1] * len(premises) + [0] * len(premises)
+            extra["labels"] = torch.tensor(labels)
+            extra["premises"] = len(premises)
         if not self._views_differ():
             views = [FIRST] * len(ids)
         rows = self.collator.rows(ids, views)
@@ -239,15 +260,18 @@ class TwoStage(Method):
                 states = states - bare[inputs.extra["bare"]]
             found |= self.contrast(states, inputs)
         if "labels" in inputs.extra:
-            labels = inputs.extra["labels"]
-            pairs = self.pair_vectors(stage, vectors[contrastive : contrastive + 2 * len(labels)])
+            labels, count = inputs.extra["labels"], inputs.extra["premises"]
+            pairs = self.pair_vectors(vectors[contrastive : contrastive + count + len(labels)])
+            premises, hypotheses = pairs[:count], pairs[count:]
             assert self.classifier is not None
-            logits = self.classifier(pair_features(*pairs.chunk(2)))
+            # A triplet's premise is encoded once and belongs to two pairs.
+            premises = premises.repeat(len(labels) // count, 1)
+            logits = self.classifier(pair_features(premises, hypotheses))
             found["nli"] = F.cross_entropy(logits.float(), labels)
         found["loss"] = self.total(stage, found)
         return found
 
-    def pair_vectors(self, stage: Stage, vectors: Tensor) -> Tensor:
+    def pair_vectors(self, vectors: Tensor) -> Tensor:
         """What the classifier reads: (premises, then hypotheses, hidden size)."""
         return vectors
 

@@ -34,11 +34,13 @@ class PrefixStates:
     Args:
         blocks: (layers, 2, views, heads, length, head_dim): keys and values.
         views: (rows,), the view each row of the batch belongs to, or None if ``blocks`` has one view for all rows.
+        dropout: on the keys and values; each row draws its own mask.
     """
 
-    def __init__(self, blocks: Tensor, views: Tensor | None = None) -> None:
+    def __init__(self, blocks: Tensor, views: Tensor | None = None, dropout: float = 0.0) -> None:
         self.blocks = blocks
         self.views = views
+        self.dropout = dropout
         self.calls = 0
 
     def extend(self, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -52,6 +54,8 @@ class PrefixStates:
         self.calls += 1
         # shape[0], not len(): an export to ONNX keeps the number of rows open only that way.
         block = block.expand(-1, key.shape[0], -1, -1, -1) if self.views is None else block[:, self.views]
+        if self.dropout:
+            block = F.dropout(block, self.dropout)
         prefix_key, prefix_value = block.to(key.dtype)
         if mask is not None:
             # Every token sees its whole prefix, whatever padding or a sliding window hides from it.

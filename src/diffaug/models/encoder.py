@@ -97,17 +97,17 @@ class Encoder(nn.Module):
         return pack(rows, self._first_token, before, fill=fill)
 
     def _represent_packed(self, packed: Packed, pooling: Pooling) -> Tensor:
-        views, prefix = self.views, None
+        views, prefix, prefix_dropout = self.views, None, 0.0
         extra: dict[str, Any] = {"position_ids": packed.positions}
         if isinstance(views, Prefix):
-            prefix = views.states(packed.views).blocks
+            prefix, prefix_dropout = views.states(packed.views).blocks, views.dropout_rate
         elif views is not None:
             assert views.packs, "these views do not go together with packed rows"
             extra |= views.begin(packed)
         layers = self.backbone.config.num_hidden_layers if prefix is None else len(prefix)
         # Views other than a prefix may be modules of the last layer's that count its tokens.
         at_one_token = pooling in ("cls", "mask") and (views is None or prefix is not None)
-        states = PackedStates(packed, layers, prefix)
+        states = PackedStates(packed, layers, prefix, prefix_dropout)
         needs_all = needs_all_layers(pooling)
         with OnlyPooled(packed, states) if at_one_token else nullcontext():
             out = self.backbone(input_ids=packed.input_ids, packed=states, output_hidden_states=needs_all, **extra)

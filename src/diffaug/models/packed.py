@@ -157,14 +157,16 @@ class PackedStates:
         packed: the batch.
         layers: how often attention will be asked for.
         blocks: (layers, 2, views, heads, length, head_dim), the prefix's keys and values; None without a prefix.
+        prefix_dropout: on the prefix's keys and values; each row draws its own mask.
     """
 
-    def __init__(self, packed: Packed, layers: int, blocks: Tensor | None) -> None:
+    def __init__(self, packed: Packed, layers: int, blocks: Tensor | None, prefix_dropout: float = 0.0) -> None:
         assert packed.before == (0 if blocks is None else blocks.shape[4]), "packed for another prefix"
         self._packed = packed
         self._layers = layers
         # All at once: layer by layer, the gradient of each would be a whole tensor of zeros but for its block.
         self._blocks = None if blocks is None else blocks.unbind(0)
+        self._prefix_dropout = prefix_dropout
         self.calls = 0
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
@@ -181,8 +183,8 @@ class PackedStates:
             return self._attend_padded(queries, keys, values, prefix, scale, dropout).unsqueeze(0)
         from diffaug.kernels.attention import attend
 
-        seed = self._seeds[layer] if dropout else None
-        return attend(queries, keys, values, prefix, packed, scale, dropout, seed).unsqueeze(0)
+        seeds = self._seeds[layer] if dropout or self._prefix_dropout else None
+        return attend(queries, keys, values, prefix, packed, scale, dropout, self._prefix_dropout, seeds).unsqueeze(0)
 
     @property
     def complete(self) -> bool:
@@ -203,7 +205,12 @@ class PackedStates:
         sizes, counts = zip(
             *((group.tokens, group.rows.stop - group.rows.start) for group in self._groups), strict=True
         )
-        before = None if prefix is None else self._prefix_of_rows(prefix).split(counts, 1)
+        before = None
+        if prefix is not None:
+            of_rows = self._prefix_of_rows(prefix)
+            if self._prefix_dropout:
+                of_rows = F.dropout(of_rows, self._prefix_dropout)
+            before = of_rows.split(counts, 1)
         found = []
         split = (states.split(sizes) for states in (query, key, value))
         for number, (group, mask, *states) in enumerate(zip(self._groups, self._masks, *split, strict=True)):
@@ -234,8 +241,11 @@ class PackedStates:
 
     @cached_property
     def _seeds(self) -> Tensor:
-        """(layers,): of dropout. Drawn on the device, so that a recorded forward draws anew in every replay."""
-        return torch.randint(2**31, (self._layers,), device=self._packed.starts.device)
+        """(layers, 2): of dropout on the attention weights and on the prefix.
+
+        Drawn on the device, so that a recorded forward draws anew in every replay.
+        """
+        return torch.randint(2**31, (self._layers, 2), device=self._packed.starts.device)
 
     @cached_property
     def _groups(self) -> list[Group]:

@@ -153,7 +153,8 @@ class Loop:
 
         self._method.begin(stage)
         device, accumulate = accelerator.device, self._recipe.loop.accumulate
-        passes = passes_for(self._method, stage, self._precision, device, names, self._recipe.loop.fast)
+        clipped = {name: p for name, p in self._method.named_parameters() if p.requires_grad}
+        passes = passes_for(self._method, stage, self._precision, device, clipped, self._recipe.loop.fast)
 
         def prepare(index: int) -> Inputs:
             batches = {name: stream.batch(index) for name, stream in streams.items()}
@@ -166,7 +167,7 @@ class Loop:
         ):
             while progress.step < stage.steps:
                 factor = set_learning_rates(optimizer, stage, progress.step)
-                losses = self._step(stage, ahead or prepare, passes, optimizer, list(names.values()))
+                losses = self._step(stage, ahead or prepare, passes, optimizer, list(clipped.values()))
                 progress.step += 1
                 last = progress.step == stage.steps
                 evaluate = last or progress.step % self._recipe.loop.eval_every == 0
@@ -320,7 +321,7 @@ def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dic
         try:
             streams[name] = Stream(examples, size, recipe.seed + number, rank, world)
         except DiffaugError as error:
-            unlabelled = name != "pairs" and recipe.stage2 is not None and recipe.stage2.objective == "unlabelled"
+            unlabelled = name != "nli" and recipe.stage2 is not None and recipe.stage2.objective == "unlabelled"
             source = "data.unlabelled" if unlabelled else "data.nli"
             raise DiffaugError(f"stage {stage.number} cannot run with what is left of {source}: {error}") from error
     return streams

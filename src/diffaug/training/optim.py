@@ -16,7 +16,10 @@ def trainable(method: Method, stage: Stage) -> dict[str, nn.Parameter]:
     method.requires_grad_(False)
     for role in stage.learning_rates:
         roles[role].requires_grad_(True)
-    return {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
+    learning = {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
+    for role in stage.clipped_with:
+        roles[role].requires_grad_(True)
+    return learning
 
 
 def build_optimizer(method: Method, stage: Stage) -> Optimizer:

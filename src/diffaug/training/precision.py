@@ -15,6 +15,8 @@ from torch.optim import Optimizer
 
 from diffaug.errors import DiffaugError
 
+# What torch's GradScaler starts with.
+_LOSS_SCALE = 2.0**16
 _TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -51,13 +53,27 @@ class Precision:
         self._scaler.scale(loss).backward()
 
     def step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float | None) -> None:
-        """Unscale, clip, step, and drop the gradients; a step with overflown ones is left out."""
+        """Unscale, clip, step, and drop the gradients; a step with overflown ones is left out.
+
+        Args:
+            optimizer: its parameters' gradients are unscaled.
+            parameters: those whose gradients are clipped together. Others than the optimiser's keep the loss scale, as
+                in DiffAug's release; where the loss is not scaled, they get the scale that fp16 starts with.
+            clip: the largest norm of these gradients.
+        """
+        parameters = list(parameters)
         self._scaler.unscale_(optimizer)
+        if not self._scaler.is_enabled():
+            stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            for parameter in parameters:
+                if id(parameter) not in stepped and parameter.grad is not None:
+                    parameter.grad.mul_(_LOSS_SCALE)
         if clip is not None:
             nn.utils.clip_grad_norm_(parameters, clip)
         self._scaler.step(optimizer)
         self._scaler.update()
-        optimizer.zero_grad()
+        for parameter in parameters:
+            parameter.grad = None
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to know of the scaling."""
