@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from diffaug.training.readiness import Readiness
 
 
@@ -21,13 +23,18 @@ def rise_and_fall(peak: int, count: int) -> list[float]:
     return [10 * (i / peak) * math.exp(1 - i / peak) for i in range(count)]
 
 
-def test_stops_after_the_peak_once_kappa_has_levelled_off() -> None:
-    delta = rise_and_fall(10, 60)
-    kappa = [20 * math.exp(-i / 8) for i in range(60)]
+def plateau(rise: int, count: int) -> list[float]:
+    return [10 * (1 - math.exp(-i / rise)) for i in range(count)]
+
+
+@pytest.mark.parametrize("delta", [rise_and_fall(10, 60), plateau(6, 60)], ids=["peak", "plateau"])
+def test_stops_once_both_curves_have_levelled_off(delta: list[float]) -> None:
+    kappa = [20 * math.exp(-i / 6) for i in range(60)]
     step, reason = first_stop(delta, kappa) or (0, "")
-    assert 10 * 50 < step <= 25 * 50
-    assert "delta peaked at step 5" in reason
-    assert "kappa" in reason
+    # A fall of exp(-i / 6) has a twentieth of its first speed after 6 ln 20 = 18 measurements; windows add some.
+    assert 18 * 50 < step <= 30 * 50
+    assert "delta, now" in reason
+    assert "kappa, now" in reason
 
 
 def test_waits_for_kappa_after_the_peak() -> None:
@@ -39,7 +46,7 @@ def test_waits_for_kappa_after_the_peak() -> None:
     assert step > 30 * 50
 
 
-def test_waits_for_the_peak_of_delta() -> None:
+def test_waits_for_delta() -> None:
     assert first_stop([0.1 * i for i in range(60)], [20 * math.exp(-i / 5) for i in range(60)]) is None
 
 
