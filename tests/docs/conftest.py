@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from workspace import shorten
+from workspace import files, shorten
 
 # Its scripts are no package; they import each other so too.
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -39,9 +39,10 @@ def models(
         "princeton-nlp/sup-simcse-bert-base-uncased": released.write(
             home / "sup-simcse", bert, wordpiece, simcse, "BertForCL", pickled=True
         ),
-        "result/diffaug-sup-bert": released.write(
-            home / "diffaug", bert, wordpiece, diffaug, "BertForCL", pickled=True
+        "result/diffaug-sup-bert": (
+            checkpoint := released.write(home / "diffaug", bert, wordpiece, diffaug, "BertForCL", pickled=True)
         ),
+        "Tianduo/diffaug-sup-bert-base-uncased": checkpoint,
     }
 
 
@@ -57,12 +58,15 @@ def saved_model(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """STS-B and MRPC, of the right size and with made-up sentences."""
+    """STS-B and MRPC, of the right size and with made-up sentences, and small files under the names of public data."""
     from evaluation.made_up import sts_spec, transfer_spec, write_transfer, write_tsv
 
     folder = tmp_path_factory.mktemp("tasks")
-    write_tsv(folder, sts_spec("STS-B"))
+    for name in ("STS-B", "STS-B-dev"):
+        write_tsv(folder, sts_spec(name))
     write_transfer(folder, transfer_spec("MRPC"))
+    for name, like in (("nli_for_simcse.csv", "triplets.csv"), ("wiki1m_for_simcse.txt", "raw.txt")):
+        (folder / name).write_text(str(files()[like]), "utf-8")
     return folder
 
 

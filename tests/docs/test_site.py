@@ -77,6 +77,20 @@ def test_no_page_names_a_recipe_that_is_not_there(models: dict[str, Path]) -> No
             assert name in known or name in models, f"{page.name} names the recipe {name}"
 
 
+def test_the_settings_of_the_released_script_are_those_of_the_budget() -> None:
+    """docs/bert-base.md spells them out for a single run."""
+    from diffaug.reproduce.budget import load_budget
+
+    (command,) = re.findall(
+        r"^diffaug train (?:.*\\\n)*.*", (ROOT / "docs/bert-base.md").read_text("utf-8"), re.MULTILINE
+    )
+    shown = {
+        change for change in re.findall(r"--set (\S+)", command) if not change.startswith(("data.", "model.backbone="))
+    }
+    (setting,) = load_budget("released").settings_of("diffaug-sup")
+    assert shown == set(setting)
+
+
 @pytest.mark.parametrize("page", ["methods.md", "few-labels.md", "diffaug.md"])
 def test_figures_are_those_of_the_results(page: str) -> None:
     """Scores have two decimals here, those quoted from papers one. Tables made of results have tests of their own."""

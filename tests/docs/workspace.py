@@ -77,7 +77,7 @@ def shorten(recipe: Recipe) -> Recipe:
         if stage is not None:
             stage.update(steps=2, batch_size=4)
             stage.update({"aux_batch_size": 4} if "aux_batch_size" in stage else {})
-    values["loop"].update(eval_every=2)
+    values["loop"].update(eval_every=2, precision="auto")  # there is no GPU, which fp16 needs
     return recipe_from_dict(values)
 
 

@@ -264,6 +264,8 @@ def test_diffaug(
     assert convert(make(family, state), tmp_path / "out").kind == "diffaug"
     embedder = Embedder.from_pretrained(tmp_path / "out", device="cpu")
     model = AutoModel.from_pretrained(tiny(family), attn_implementation="sdpa").eval()
+    # Their evaluation tokenises template and sentence as one string, where quotes and brackets meet the template's.
+    sentences = [*sentences, '"Quoted."', "``Two'' quotes", "(in brackets)", "'s", "no full stop", "a colon:"]
     expected = diffaug(model, embedder.tokenizer, template, sentences, prefix, first)
     check(embeddings(tmp_path / "out", sentences), expected)
     # Guards: the prefix matters, as do the positions.

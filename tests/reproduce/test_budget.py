@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from diffaug.config import load_recipe, recipe_names
 from diffaug.errors import DiffaugError
@@ -16,18 +18,97 @@ TRAINED = [
     if name != "quickstart" and (load_recipe(name).stage1 is not None or load_recipe(name).stage2 is not None)
 ]
 
+JOINT = ["simcse-joint", "simcse-sup-joint", "promptbert-joint", "promptbert-sup-joint"]
+CONSERT_JOINT = ["consert-joint", "consert-sup-joint"]
+
 
 def budget(*families: Family, **more: list[str]) -> Budget:
     return Budget("mine", "for tests", list(families), **more)
 
 
 def test_the_budgets_of_the_package() -> None:
-    assert budget_names() == ["paper", "small"]
+    assert budget_names() == ["paper", "paper-search", "released", "small"]
 
 
 def test_the_paper_changes_nothing() -> None:
     assert [load_budget("paper").settings_of(recipe) for recipe in TRAINED] == [[()]] * len(TRAINED)
     assert load_budget() == load_budget("paper")
+
+
+@pytest.mark.parametrize("recipe", TRAINED)
+def test_the_released_scripts_are_one_setting(recipe: str) -> None:
+    (setting,) = load_budget("released").settings_of(recipe)
+    found = load_recipe(recipe, setting)
+    if not recipe.startswith("diffaug"):
+        assert found == load_recipe(recipe)
+        return
+    # Every switch there is: one that is added to the recipe must be added to the budget.
+    assert set(asdict(found.released).values()) == {True}
+    assert (found.loop.precision, found.model.final_stop, found.loop.eval_every) == ("fp16", False, 50)
+    assert found.stage1 is not None
+    assert found.stage2 is not None
+    # What a step of each stage reads, in triplets or sentences, and how the batches of stage 2 share negatives.
+    supervised = recipe == "diffaug-sup"
+    assert found.stage1.batch_size * found.loop.accumulate == 128
+    assert (found.stage2.batch_size, found.loop.accumulate) == ((128, 4) if supervised else (256, 1))
+
+
+def test_the_released_weight_of_the_auxiliary_loss_is_that_of_two_processes() -> None:
+    """Each process has its share of a gathered loss and an auxiliary loss of its own; gradients are averaged."""
+    (setting,) = load_budget("released").settings_of("diffaug-semi-aux")
+    stage2 = load_recipe("diffaug-semi-aux", setting).stage2
+    assert stage2 is not None
+    torch.manual_seed(0)
+    script = 0.001
+    rows = torch.randn(8, 3, dtype=torch.double)
+    weights = torch.randn(3, 2, dtype=torch.double, requires_grad=True)
+
+    def gathered(own: slice | None) -> torch.Tensor:
+        """A loss of all pairs of rows, of which a process can only learn through its own."""
+        vectors = rows @ weights
+        if own is not None:
+            learning = vectors.detach().clone()
+            learning[own] = vectors[own]
+            vectors = learning
+        return (vectors @ vectors.T).logsumexp(1).mean()
+
+    def auxiliary(own: slice) -> torch.Tensor:
+        return (rows[own] @ weights).square().mean()
+
+    halves = slice(0, 4), slice(4, 8)
+    averaged = sum(torch.autograd.grad(gathered(h) + script * auxiliary(h), weights)[0] for h in halves) / 2
+    whole = gathered(None) + stage2.aux_weight * auxiliary(slice(0, 8))
+    torch.testing.assert_close(2 * averaged, torch.autograd.grad(whole, weights)[0])
+
+
+@pytest.mark.parametrize("recipe", TRAINED)
+def test_a_search_around_the_paper_starts_with_the_recipe(recipe: str) -> None:
+    first, *others = load_budget("paper-search").settings_of(recipe)
+    assert (first, len(others)) == ((), 2)
+    own = load_recipe(recipe)
+    tried = [load_recipe(recipe, setting) for setting in others]
+    if recipe in JOINT or recipe == "diffaug-semi-aux":
+        assert len({one.stage2.aux_weight for one in (own, *tried) if one.stage2 is not None}) == 3
+    elif recipe in CONSERT_JOINT:
+        assert len({one.stage2.weight for one in (own, *tried) if one.stage2 is not None}) == 3
+    else:
+        # Half and twice the recipe's rate, of the stage that makes the row.
+        rates = [(one.stage2 or one.stage1) for one in (own, *tried)]
+        full, half, twice = [stage.learning_rate for stage in rates if stage is not None]
+        assert (half, twice) == (pytest.approx(full / 2), pytest.approx(full * 2))
+    # Nothing else differs.
+    for one, setting in zip(tried, others, strict=True):
+        assert len(setting) == 1
+        assert one != own
+
+
+@pytest.mark.parametrize("labels", [None, 2_756])
+@pytest.mark.parametrize("recipe", JOINT)
+def test_joint_baselines_search_the_weight_of_the_nli_loss(recipe: str, labels: int | None) -> None:
+    tried = [load_recipe(recipe, setting) for setting in load_budget("small").settings_of(recipe, labels)]
+    assert [one.stage2.aux_weight for one in tried if one.stage2 is not None] == [0.1, 0.01, 1.0]
+    # All else is the same.
+    assert len({str(replace(one, stage2=replace(one.stage2, aux_weight=0.0))) for one in tried if one.stage2}) == 1
 
 
 @pytest.mark.parametrize("labels", [None, 2_756])
@@ -37,7 +118,7 @@ def test_small_encoders_have_three_different_settings_for_every_recipe(recipe: s
     assert len(settings) == 3
     tried = [load_recipe(recipe, setting) for setting in settings]
     assert len({str(one) for one in tried}) == 3
-    # The search is in learning rate and steps, not in what the method is.
+    # The search is in rates, steps, batches and weights, not in what the method is.
     own = load_recipe(recipe)
     for one in tried:
         assert (one.model, one.views, one.flow, one.replaced) == (own.model, own.views, own.flow, own.replaced)

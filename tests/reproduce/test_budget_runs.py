@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diffaug.config import load_recipe, recipe_names
-from diffaug.reproduce.budget import load_budget
+from diffaug.reproduce.budget import budget_names, load_budget
 
 TRAINED = [
     name
@@ -19,7 +19,7 @@ TRAINED = [
 
 
 @pytest.mark.parametrize("recipe", TRAINED)
-def test_the_settings_for_small_encoders_can_be_run(
+def test_the_settings_of_budgets_can_be_run(
     recipe: str,
     recipe_run: Callable[..., Any],
     tiny_masked_lm: Callable[[str], Path],
@@ -28,8 +28,8 @@ def test_the_settings_for_small_encoders_can_be_run(
     if recipe == "simcse-synonym":
         request.getfixturevalue("tiny_wordnet")
     generator = (f"replaced.generator={tiny_masked_lm('bert')}",) if recipe == "diffcse" else ()
-    budget = load_budget("small")
-    settings = [setting for labels in (None, 2_756) for setting in budget.settings_of(recipe, labels)]
+    budgets = [load_budget(name) for name in budget_names()]
+    settings = [setting for one in budgets for labels in (None, 2_756) for setting in one.settings_of(recipe, labels)]
     # What is refused is refused for its key or its kind of value: of settings with the same keys, one will do.
     for setting in {tuple(change.partition("=")[0] for change in setting): setting for setting in settings}.values():
         method, _, _ = recipe_run(recipe, *setting, *generator)

@@ -12,6 +12,7 @@ from plan_data import LABELS, fill_folder, settings
 
 from diffaug.config import Recipe, load_recipe, recipe_names
 from diffaug.errors import DiffaugError
+from diffaug.reproduce.budget import budget_names
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.paper import tables
 from diffaug.reproduce.plans import EXPERIMENTS, DataFiles, Plan, plan
@@ -51,7 +52,7 @@ def at(made: Plan, row: str, column: str = "") -> list[Cell]:
     return [cell for cell in made.cells if (cell.row, cell.column) == (row, column)]
 
 
-@pytest.mark.parametrize("budget", ["paper", "small"])
+@pytest.mark.parametrize("budget", budget_names())
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_cell_is_a_run_of_its_own(experiment: str, budget: str, data: DataFiles, planned: Planned) -> None:
     made = planned(experiment, budget)
@@ -177,7 +178,7 @@ def test_changes_of_the_user_stand_above_all_but_seeds_and_draws(data: DataFiles
         assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("budget", ["paper", "small"])
+@pytest.mark.parametrize("budget", budget_names())
 def test_costs_are_compared_over_the_same_work(budget: str, planned: Planned) -> None:
     made = planned("cost", budget)
     assert made.one_at_a_time

@@ -41,7 +41,10 @@ def reproduce(
         list[str] | None, typer.Option("--set", "-s", help="Change a setting of all runs: stage2.steps=100 ...")
     ] = None,
     budget: Annotated[
-        str, typer.Option(metavar="FILE", help="The settings each row may try: paper, small, or a YAML file.")
+        str,
+        typer.Option(
+            metavar="FILE", help="The settings each row may try: paper, paper-search, released, small, or a YAML file."
+        ),
     ] = "paper",
     only: Annotated[
         list[str] | None, typer.Option(metavar="ROW", help="Run this row alone, as 'SimCSE*'; repeat for several.")

@@ -34,7 +34,7 @@ def plan(settings: PlanSettings) -> Plan:
         [(row, found) for row in ROWS if (found := _columns_of(row, columns))],
         settings,
         columns_are="labelled examples",
-        notes=(note, *_draws_note(settings, columns)),
+        notes=(note, *_draws_note(settings, columns), methods.JOINT_NOTE),
     )
 
 

@@ -28,5 +28,6 @@ def plan(settings: PlanSettings) -> Plan:
         notes=(
             "Spearman x 100 over the joined pairs of a task; the best checkpoint on STS-B dev",
             "Target variants of the flow learn from the sentences of the tasks, without their scores",
+            methods.JOINT_NOTE,
         ),
     )

@@ -37,6 +37,7 @@ WITH_LABELS = {
     for name in ("ConSERT", "SimCSE", "PromptBERT")
 }
 """Three ways to add NLI labels to a method that learns from raw text."""
+JOINT_NOTE = "The paper chose the weight of a joint row's NLI loss for each method and does not give it"
 DIFFAUG_SEMI = Row("DiffAug, semi", "diffaug-semi", SEMI, baseline=False)
 DIFFAUG_AUX = Row("DiffAug, semi + aux", "diffaug-semi-aux", SEMI, baseline=False)
 TARGET = (
