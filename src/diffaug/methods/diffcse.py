@@ -49,6 +49,9 @@ class DiffCSE(TwoStage):
                 "and model.head=training"
             )
         self.projection = BatchNormProjector(encoder.backbone.config.hidden_size)
+        for layer in self.projection:
+            if isinstance(layer, nn.Linear):  # as the released code initialises it, like a layer of the backbone
+                nn.init.normal_(layer.weight, std=getattr(encoder.backbone.config, "initializer_range", 0.02))
         self.discriminator = Discriminator(encoder.backbone)
         self.generator = Generator.load(str(EMBEDDED_MODEL) if source == "embedded" else source, collator.tokenizer)
 
