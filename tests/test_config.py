@@ -70,6 +70,10 @@ def test_changes_reach_their_settings() -> None:
         ("stage2.epochs=0", "stage2.epochs = 0.0 does not fit; it must be more than 0"),
         ("stage1.warmup=100", "stage1.warmup = 100.0 does not fit; it must be a part between 0 and 1"),
         ("data.max_length=0", "data.max_length = 0 does not fit"),
+        ("stage2.schedule=cosine", "it takes 'linear' or 'constant'"),
+        ("stage1.weight_decay=-0.01", "stage1.weight_decay = -0.01 does not fit; it must be at least 0"),
+        ("loop.adam_epsilon=0", "loop.adam_epsilon = 0.0 does not fit; it must be more than 0"),
+        ("flow.continues=both", "it takes 'first' or 'second'"),
         ("data.columns.nlii.premise=a", "unknown setting 'data.columns.nlii'; did you mean 'nli'"),
     ],
 )

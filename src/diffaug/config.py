@@ -134,9 +134,10 @@ class Stage2Settings:
         epochs: passes over those data; `steps` is used instead if set.
         role_learning_rates: other rates for a role: backbone, views, projection, classifier ...
         frozen: roles that do not learn.
+        schedule: what the learning rate does behind the warm-up: `linear` decay to zero, or `constant`.
         dropout: the backbone's.
         temperature: of the contrastive loss.
-        weight: of the contrastive loss.
+        weight: of the contrastive loss (for a flow: of its bits per dimension).
         denoise: subtract what the template alone says.
         aux_weight: weight of the NLI cross entropy computed in the same step; 0 leaves it out.
         aux_batch_size: labelled examples per step for it, counted as in stage 1.
@@ -150,6 +151,7 @@ class Stage2Settings:
     learning_rate: float = 1e-5
     role_learning_rates: dict[str, float] = field(default_factory=dict)
     frozen: list[str] = field(default_factory=list)
+    schedule: Literal["linear", "constant"] = "linear"
     warmup: float = 0.0
     weight_decay: float = 0.0
     dropout: bool = True
@@ -169,11 +171,15 @@ class FlowSettings:
         levels: after each but the last, half of the channels are done.
         steps: of each level.
         hidden: inner width of a step's coupling.
+        continues: which half of the channels goes on to the next level; `first` is that of the released code.
+        output_scale: couplings end with a learned scale for each channel, as in the released code.
     """
 
     levels: int = 2
     steps: int = 3
     hidden: int = 32
+    continues: Literal["first", "second"] = "second"
+    output_scale: bool = False
 
 
 @dataclass(frozen=True)
@@ -201,6 +207,9 @@ class LoopSettings:
         fast: send rows through the encoder in the fastest way that fits model and machine; false: in the plain one.
         accumulate: batches whose gradients are added up for one step; they share no negatives.
         clip: the largest gradient norm; null for none.
+        adam_epsilon: what AdamW adds to the root of the second moment.
+        adam_bias_correction: correct both moments for their start at zero; false, as in the original BERT code, makes
+            the steps of the first few hundred batches larger.
         eval_every: steps between evaluations.
         save_minutes: how often the state of the run is saved; also when it is interrupted.
         patience: evaluations of stage 2 without a better score before training stops; null: never.
@@ -211,6 +220,8 @@ class LoopSettings:
     fast: bool = True
     accumulate: int = 1
     clip: float | None = 1.0
+    adam_epsilon: float = 1e-8
+    adam_bias_correction: bool = True
     eval_every: int = 50
     save_minutes: float = 5.0
     patience: int | None = None

@@ -19,9 +19,11 @@ _AT_LEAST = {
     "stage1.max_steps": 1,
     "stage1.batch_size": 2,
     "stage1.learning_rate": 0,
+    "stage1.weight_decay": 0,
     "stage2.steps": 1,
     "stage2.batch_size": 2,
     "stage2.learning_rate": 0,
+    "stage2.weight_decay": 0,
     "stage2.aux_batch_size": 2,
     "stage2.gradient_cache": 1,
     "flow.levels": 1,
@@ -32,7 +34,14 @@ _AT_LEAST = {
     "loop.save_minutes": 0,
     "loop.patience": 1,
 }
-_ABOVE_ZERO = ("data.labels", "stage1.epochs", "stage2.epochs", "stage2.temperature", "loop.clip")
+_ABOVE_ZERO = (
+    "data.labels",
+    "stage1.epochs",
+    "stage2.epochs",
+    "stage2.temperature",
+    "loop.clip",
+    "loop.adam_epsilon",
+)
 _FRACTIONS = ("views.dropout", "stage1.warmup", "stage2.warmup", "replaced.mask_rate")
 _SOURCES = ("nli", "unlabelled", "dev", "test")
 

@@ -15,8 +15,11 @@ from training_fixtures import pairs_of
 
 from diffaug import Embedder, train
 from diffaug.config import load_recipe, recipe_names
+from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
 from diffaug.methods.twostage import TwoStage
+from diffaug.models.backbone import load_tokenizer
+from diffaug.models.config import ModelConfig
 
 
 def first_token(method: TwoStage, ids: list[int]) -> Tensor:
@@ -203,6 +206,37 @@ def test_recipes_know_the_settings_of_other_backbones() -> None:
     for name in recipe_names():
         template = load_recipe(name, ["model.backbone=roberta-base"]).model.template
         assert template in (None, "This sentence : ' {} ' means [MASK].") or name == "quickstart"
+
+
+# How many tokens a row has at most in the released code of a method, [CLS] and [SEP] included.
+RELEASED_LENGTHS = {"simcse": 32, "diffcse": 32, "bert-flow": 64, "sbert-flow": 64, "consert": 64 + 3}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_long_sentences_are_cut_where_the_releases_cut_them(tiny: Callable[[str], Path], family: str) -> None:
+    tokenizer = load_tokenizer(str(tiny(family)))
+    text, seen = "the dog runs " * 60, set()
+    for name in recipe_names():
+        method = next((m for m in RELEASED_LENGTHS if name.split("-")[: m.count("-") + 1] == m.split("-")), None)
+        if method is None:
+            continue
+        seen.add(method)
+        limit = load_recipe(name).data.max_length
+        collator = Collator(tokenizer, ModelConfig(), max_length=limit)
+        rows = collator.rows(collator.ids([text])[0])
+        expected = tokenizer(text, truncation=True, max_length=RELEASED_LENGTHS[method])["input_ids"]
+        assert rows.input_ids[0].tolist() == expected, name
+    assert seen == set(RELEASED_LENGTHS)
+
+
+def test_sbert_has_the_optimiser_of_sentence_transformers() -> None:
+    for name in ("sbert", "sbert-2"):
+        recipe = load_recipe(name)
+        assert recipe.stage1 is not None
+        assert (recipe.stage1.weight_decay, recipe.stage1.warmup, recipe.loop.clip) == (0.01, 0.1, 1.0)
+        assert (recipe.loop.adam_epsilon, recipe.loop.adam_bias_correction) == (1e-6, False)
+    for name in ("sbert-flow-nli", "sbert-flow-target", "consert-sup-unsup", "consert-sup-joint"):
+        assert load_recipe(name).stage1.weight_decay == 0.01  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", ["simcse-sup", "promptbert-joint", "simcse-sup-unsup", "sbert-2"])

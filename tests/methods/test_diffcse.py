@@ -204,3 +204,10 @@ def test_the_saved_model_is_a_plain_encoder(recipe: Any, tmp_path: Path, sentenc
         ]
     found = embedder.encode(sentences, normalize=False)
     np.testing.assert_allclose(found, torch.stack(expected).numpy(), atol=1e-5)
+
+
+def test_the_projection_starts_like_a_layer_of_the_backbone(diffcse: Callable[..., Any]) -> None:
+    method, _, _ = diffcse()
+    deviation = method.encoder.backbone.config.initializer_range
+    for layer in (method.projection[0], method.projection[3]):
+        assert float(layer.weight.detach().std()) == pytest.approx(deviation, rel=0.1)

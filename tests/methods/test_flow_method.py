@@ -20,6 +20,8 @@ from diffaug.data.streams import Stream
 from diffaug.errors import DiffaugError
 from diffaug.methods.flow import BertFlow
 from diffaug.models.backbone import load_backbone
+from diffaug.models.flow import Flow
+from diffaug.objectives.likelihood import bits_per_dimension
 from diffaug.training.optim import trainable
 from diffaug.training.run import train
 
@@ -107,6 +109,18 @@ def test_the_loss_of_a_moved_flow_is_the_density_of_what_it_maps(flow_recipe: Ca
     assert float(found) == pytest.approx(np.mean(nats) / (len(x) * np.log(2)), rel=1e-4)
 
 
+def test_the_recipes_loss_is_the_sum_of_the_means_over_both_sentences_of_the_pairs(
+    flow_recipe: Callable[..., Recipe],
+) -> None:
+    weight = load_recipe("bert-flow-nli").stage2.weight
+    method, stage, inputs = build(flow_recipe(stage2={"weight": weight}))
+    found = method.losses(stage, inputs, method.represent)
+    vectors = method.represent(inputs.rows)
+    halves = [bits_per_dimension(*method.flow(half)) for half in vectors.chunk(2)]
+    torch.testing.assert_close(found["loss"], halves[0] + halves[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found["bits_per_dimension"], found["loss"] / 2)
+
+
 def test_only_the_flow_has_gradients_and_the_frozen_backbone_no_dropout(flow_recipe: Callable[..., Recipe]) -> None:
     method, stage, inputs = build(flow_recipe(stage1=True))
     assert stage.learning_rates == {"flow": 1e-2}
@@ -166,6 +180,35 @@ def test_a_run_changes_what_it_should_and_the_model_comes_back(
     )
     loaded.save(tmp_path / "again")
     assert np.array_equal(Embedder.from_pretrained(tmp_path / "again").encode(sentences), loaded.encode(sentences))
+
+
+def test_a_flow_saved_by_an_older_version_gives_the_same_vectors(
+    flow_recipe: Callable[..., Recipe], tmp_path: Path, sentences: list[str]
+) -> None:
+    """Older folders do not say which half continues: it was the second, and couplings had no scale."""
+    result = train(flow_recipe(), tmp_path / "run", quiet=True)
+    expected = Embedder.from_pretrained(result.model).encode(sentences)
+    path = result.model / "diffaug.json"
+    description = json.loads(path.read_text("utf-8"))
+    assert description["model"]["flow"].pop("continues") == "second"
+    assert description["model"]["flow"].pop("output_scale") is False
+    path.write_text(json.dumps(description), "utf-8")
+    assert np.array_equal(Embedder.from_pretrained(result.model).encode(sentences), expected)
+
+
+@pytest.mark.parametrize("changes", [{"continues": "first"}, {"output_scale": True}])
+def test_the_form_of_the_flow_is_saved(
+    flow_recipe: Callable[..., Recipe], tmp_path: Path, sentences: list[str], changes: dict[str, Any]
+) -> None:
+    result = train(flow_recipe(flow=changes), tmp_path / "run", quiet=True)
+    loaded = Embedder.from_pretrained(result.model)
+    rows = loaded.collator.rows(loaded.collator.ids(sentences)[0])
+    with torch.no_grad():
+        vectors = loaded.encoder.represent(rows)
+        again = Flow(vectors.shape[1], **{"levels": 2, "steps": 2, "hidden": 8, **changes})
+        again.load_state_dict(loaded.encoder.flow.state_dict())
+        expected = torch.nn.functional.normalize(again(vectors)[0])
+    torch.testing.assert_close(torch.from_numpy(loaded.encode(sentences)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_training_raises_the_likelihood(flow_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
@@ -234,3 +277,7 @@ def test_the_recipes_say_what_their_names_say() -> None:
         assert (recipe.stage2.epochs, recipe.stage2.learning_rate) == ((1.0, 1e-3) if target else (0.15, 2e-5))
         assert recipe.model.pooling == "first_last"
         assert not recipe.stage2.dropout
+        assert (recipe.stage2.batch_size, recipe.stage2.weight) == (64, 2.0)
+        assert (recipe.stage2.schedule, recipe.stage2.warmup, recipe.stage2.weight_decay) == ("constant", 0.0, 0.01)
+        assert (recipe.flow.continues, recipe.flow.output_scale) == ("first", True)
+        assert (recipe.loop.adam_epsilon, recipe.loop.adam_bias_correction) == (1e-6, False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,16 +19,18 @@ from diffaug.objectives.likelihood import bits_per_dimension
 
 # Even, divided evenly to the last level, and odd at every level.
 SHAPES = [(8, 1), (16, 2), (32, 3), (7, 2), (13, 3)]
+RELEASED = {"continues": "first", "output_scale": True}  # what the recipes have
+either_form = pytest.mark.parametrize("form", [{}, RELEASED], ids=["default", "released"])
 
 
-def random_flow(width: int, levels: int, seed: int = 0) -> Flow:
+def random_flow(width: int, levels: int, seed: int = 0, **form: Any) -> Flow:
     """A flow far from its starting point: every parameter moved at random, the couplings' last layers too."""
     torch.manual_seed(seed)
-    flow = Flow(width, levels, steps=3, hidden=8)
+    flow = Flow(width, levels, steps=3, hidden=8, **form)
     flow.initialise(correlated(64, width))
     with torch.no_grad():
         for parameter in flow.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+            parameter.add_(0.05 * torch.randn_like(parameter))
     return flow
 
 
@@ -40,9 +44,10 @@ def mixing(width: int) -> Tensor:
     return torch.randn(width, width, generator=torch.Generator().manual_seed(99)) * torch.linspace(0.1, 2, width)
 
 
+@either_form
 @pytest.mark.parametrize(("width", "levels"), SHAPES)
-def test_the_inverse_takes_everything_back(width: int, levels: int) -> None:
-    flow, x = random_flow(width, levels), correlated(9, width)
+def test_the_inverse_takes_everything_back(width: int, levels: int, form: dict[str, Any]) -> None:
+    flow, x = random_flow(width, levels, **form), correlated(9, width)
     z, log_det = flow(x)
     assert z.shape == x.shape
     assert log_det.shape == (9,)
@@ -52,9 +57,10 @@ def test_the_inverse_takes_everything_back(width: int, levels: int) -> None:
     torch.testing.assert_close(exact(exact.inverse(z))[0], z, rtol=1e-10, atol=1e-10)
 
 
+@either_form
 @pytest.mark.parametrize(("width", "levels"), SHAPES)
-def test_the_log_determinant_is_that_of_the_jacobian(width: int, levels: int) -> None:
-    flow, x = random_flow(width, levels).double(), correlated(3, width).double()
+def test_the_log_determinant_is_that_of_the_jacobian(width: int, levels: int, form: dict[str, Any]) -> None:
+    flow, x = random_flow(width, levels, **form).double(), correlated(3, width).double()
     log_dets = flow(x)[1].detach()
     assert float(log_dets[0]) != pytest.approx(0, abs=0.1)
     for row, log_det in zip(x, log_dets, strict=True):
@@ -63,9 +69,10 @@ def test_the_log_determinant_is_that_of_the_jacobian(width: int, levels: int) ->
         torch.testing.assert_close(torch.linalg.slogdet(jacobian).logabsdet, log_det, rtol=1e-9, atol=1e-9)
 
 
-def test_channels_leave_in_the_order_documented() -> None:
+@either_form
+def test_channels_leave_in_the_order_documented(form: dict[str, Any]) -> None:
     """What leaves behind level 1 stands first, and level 2 cannot touch it."""
-    flow, x = random_flow(16, 2), correlated(5, 16)
+    flow, x = random_flow(16, 2, **form), correlated(5, 16)
     before = flow(x)[0]
     with torch.no_grad():
         for parameter in flow.levels[1].parameters():
@@ -73,6 +80,34 @@ def test_channels_leave_in_the_order_documented() -> None:
     after = flow(x)[0]
     assert torch.equal(before[:, :8], after[:, :8])
     assert (before[:, 8:] != after[:, 8:]).all()
+
+
+def test_the_released_form_is_the_computation_of_the_released_code() -> None:
+    """Its steps, written anew with NumPy: additive couplings, and behind a level the second half leaves."""
+    flow, x = random_flow(32, 3, **RELEASED).double(), correlated(5, 32).double()
+    weights = {name: value.detach().numpy() for name, value in flow.state_dict().items()}
+    rest, left, log_det = x.numpy(), [], 0.0
+    for level in range(3):
+        for step in range(3):
+            at = f"levels.{level}.{step}."
+
+            def actnorm(values: Any, name: str, at: str = at) -> Any:
+                return (values + weights[f"{at}{name}.shift"]) * np.exp(3 * weights[f"{at}{name}.slow_log_scale"])
+
+            log_det += 3 * weights[f"{at}actnorm.slow_log_scale"].sum()
+            rest = actnorm(rest, "actnorm")[:, ::-1]
+            kept, moved = np.split(rest, 2, axis=1)
+            inner = np.maximum(actnorm(kept @ weights[f"{at}coupling.moves.0.weight"].T, "coupling.moves.1"), 0)
+            inner = np.maximum(actnorm(inner @ weights[f"{at}coupling.moves.3.weight"].T, "coupling.moves.4"), 0)
+            shift = inner @ weights[f"{at}coupling.moves.6.weight"].T + weights[f"{at}coupling.moves.6.bias"]
+            moved = moved + shift * np.exp(3 * weights[f"{at}coupling.moves.6.slow_log_scale"])
+            rest = np.concatenate([kept, moved], axis=1)
+        if level < 2:
+            rest, leaving = np.split(rest, 2, axis=1)
+            left.append(leaving)
+    z, found = flow(x)
+    np.testing.assert_allclose(z.detach().numpy(), np.concatenate([*left, rest], axis=1), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found.detach().numpy(), np.full(5, log_det), rtol=1e-10)
 
 
 def test_every_channel_is_moved_by_others() -> None:
@@ -97,10 +132,13 @@ def test_a_constant_channel_is_centred_and_not_blown_up() -> None:
     torch.testing.assert_close(actnorm(x)[:, 1], torch.zeros(50), rtol=0, atol=1e-4)
 
 
+@either_form
 @pytest.mark.parametrize(("width", "levels"), SHAPES)
-def test_initialisation_standardises_every_channel_and_every_hidden_unit(width: int, levels: int) -> None:
+def test_initialisation_standardises_every_channel_and_every_hidden_unit(
+    width: int, levels: int, form: dict[str, Any]
+) -> None:
     torch.manual_seed(1)
-    flow, x = Flow(width, levels, steps=3), correlated(64, width)
+    flow, x = Flow(width, levels, steps=3, **form), correlated(64, width)
     seen: list[Tensor] = []
     for module in flow.modules():
         if isinstance(module, Actnorm):
@@ -116,6 +154,13 @@ def test_initialisation_standardises_every_channel_and_every_hidden_unit(width: 
     torch.testing.assert_close(log_det[0], -x.std(0, correction=0).log().sum(), rtol=1e-4, atol=1e-4)
 
 
+def test_hidden_weights_start_with_the_released_deviation() -> None:
+    torch.manual_seed(0)
+    first, second = (Coupling(768, 32).moves[i].weight for i in (0, 3))
+    assert float(first.detach().std()) == pytest.approx(0.05, rel=0.03)
+    assert float(second.detach().std()) == pytest.approx(0.05, rel=0.1)
+
+
 def test_a_coupling_leaves_its_first_half_alone() -> None:
     torch.manual_seed(0)
     coupling, x = Coupling(6, 8), torch.randn(4, 6)
@@ -126,9 +171,10 @@ def test_a_coupling_leaves_its_first_half_alone() -> None:
     assert (y[:, 3:] != x[:, 3:]).any(0).all()
 
 
-def test_training_lowers_the_bits_per_dimension_towards_the_entropy_of_the_data() -> None:
+@either_form
+def test_training_lowers_the_bits_per_dimension_towards_the_entropy_of_the_data(form: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    flow = Flow(16, 2, steps=3)
+    flow = Flow(16, 2, steps=3, **form)
     flow.initialise(correlated(256, 16))
     held_out = correlated(4096, 16, seed=1_000)
     with torch.no_grad():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,6 +32,7 @@ class Stage:
         streams: the data each step reads, by name, and the size of a whole batch of each.
         learning_rates: the rate of each role that learns; all other parameters are frozen.
         schedule_steps: over how many steps the rate decays to zero.
+        schedule: `linear` decay behind the warm-up, or `constant`.
         gradient_cache: rows through the encoder at a time, or None for all.
         dropout: whether the backbone's dropout is on.
         clipped_with: roles that get gradients and do not learn: their gradients only count towards the norm that is
@@ -43,6 +44,7 @@ class Stage:
     streams: Mapping[str, tuple[Examples, int]]
     learning_rates: Mapping[str, float]
     schedule_steps: int
+    schedule: Literal["linear", "constant"] = "linear"
     warmup: float = 0.0
     weight_decay: float = 0.0
     automatic: bool = False

@@ -94,4 +94,6 @@ class BertFlow(TwoStage):
             # With the rows of all processes, so that every process starts from the same flow.
             self.flow.initialise(gather_rows(vectors))
         # The mean over a process's own rows: averaged over the processes, its gradient is that of the whole batch.
-        return {"loss": bits_per_dimension(*self.flow(vectors))}
+        bits = bits_per_dimension(*self.flow(vectors))
+        assert self.recipe.stage2 is not None
+        return {"bits_per_dimension": bits, "loss": self.recipe.stage2.weight * bits}

@@ -147,6 +147,7 @@ class TwoStage(Method):
                     streams=streams,
                     learning_rates=self._stage2_rates(aux),
                     schedule_steps=steps,
+                    schedule=second.schedule,
                     warmup=second.warmup,
                     weight_decay=second.weight_decay,
                     gradient_cache=second.gradient_cache,

@@ -46,11 +46,13 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class FlowConfig:
-    """A normalising flow behind the pooling: ``levels`` of ``steps`` steps, their couplings ``hidden`` wide inside."""
+    """A normalising flow behind the pooling: see `diffaug.models.flow.Flow` for its settings."""
 
     levels: int = 2
     steps: int = 3
     hidden: int = 32
+    continues: Literal["first", "second"] = "second"
+    output_scale: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,9 @@ class ModelConfig:
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """The reverse of `to_dict`; an unknown or missing key is an error, as is a value of the wrong type."""
         read = dict(_table(values, "model"))
+        if isinstance(flow := read.get("flow"), dict):
+            # Flows of older versions do not name what they could not choose.
+            read["flow"] = {"continues": "second", "output_scale": False, **flow}
         for name, kind in _PARTS.items():
             if read.get(name) is not None:
                 read[name] = _read(kind, read[name], name)

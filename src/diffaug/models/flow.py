@@ -7,14 +7,18 @@ finished and leaves the flow.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from diffaug.errors import DiffaugError
 
-# A parameter of an actnorm is a third of its log scale, which so learns three times as fast. BERT-flow's published code
+# A parameter of a scale is a third of its logarithm, which so learns three times as fast. BERT-flow's published code
 # does this, and the learning rates of the recipes are those it is run with.
 _SCALE_SPEED = 3.0
+# Standard deviation of the weights in a coupling's hidden layers when they start, as in BERT-flow's published code.
+_INITIAL_WEIGHTS = 0.05
 # A channel that varies less than this over the rows of the initialisation is a constant but for rounding.
 _CONSTANT = 1e-6
 
@@ -50,28 +54,35 @@ class Actnorm(nn.Module):
         return y * (-self.log_scale).exp() - self.shift
 
 
+class ScaledLinear(nn.Linear):
+    """A linear layer whose outputs have a learned scale, which starts at one."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.slow_log_scale = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, inputs) -> (rows, outputs)"""
+        return super().forward(x) * (_SCALE_SPEED * self.slow_log_scale).exp()
+
+
 class Coupling(nn.Module):
     """The second half of the channels moves by a function of the first: invertible whatever the function.
 
     A volume is moved, not changed: the log-determinant is zero.
     """
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, output_scale: bool = False) -> None:
         super().__init__()
         self.sizes = [width // 2, width - width // 2]
-        last = nn.Linear(hidden, self.sizes[1])
+        inner = [nn.Linear(inputs, hidden, bias=False) for inputs in (self.sizes[0], hidden)]
+        for layer in inner:  # without a bias: the actnorm behind each has one
+            nn.init.normal_(layer.weight, std=_INITIAL_WEIGHTS)
+        last = (ScaledLinear if output_scale else nn.Linear)(hidden, self.sizes[1])
         # The flow starts as a plain standardisation of the channels.
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        self.moves = nn.Sequential(
-            nn.Linear(self.sizes[0], hidden, bias=False),  # the actnorm behind it has the bias
-            Actnorm(hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, hidden, bias=False),
-            Actnorm(hidden),
-            nn.ReLU(),
-            last,
-        )
+        self.moves = nn.Sequential(inner[0], Actnorm(hidden), nn.ReLU(), inner[1], Actnorm(hidden), nn.ReLU(), last)
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
@@ -96,10 +107,10 @@ class Coupling(nn.Module):
 class FlowStep(nn.Module):
     """Actnorm, reversal of the channels (which lets the halves of the coupling change places), coupling."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, output_scale: bool = False) -> None:
         super().__init__()
         self.actnorm = Actnorm(width)
-        self.coupling = Coupling(width, hidden)
+        self.coupling = Coupling(width, hidden, output_scale)
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
@@ -128,6 +139,9 @@ class Flow(nn.Module):
         levels: after each but the last, half of the channels leaves the flow.
         steps: in each level.
         hidden: units in each of the two hidden layers of a coupling.
+        continues: which half of the channels goes on to the next level: the `first`, which the last coupling has left
+            alone, as in BERT-flow's published code, or the `second`, which it has moved.
+        output_scale: the last layer of a coupling has a learned scale for each of its outputs, as in that code.
 
     Raises:
         DiffaugError: fewer channels than the levels need, or no levels, steps or hidden units at all.
@@ -135,7 +149,15 @@ class Flow(nn.Module):
 
     initialised: Tensor
 
-    def __init__(self, width: int, levels: int, steps: int, hidden: int = 32) -> None:
+    def __init__(
+        self,
+        width: int,
+        levels: int,
+        steps: int,
+        hidden: int = 32,
+        continues: Literal["first", "second"] = "second",
+        output_scale: bool = False,
+    ) -> None:
         super().__init__()
         if min(levels, steps, hidden) < 1:
             raise DiffaugError(
@@ -148,10 +170,11 @@ class Flow(nn.Module):
                 f"{levels} times; use fewer levels"
             )
         self.width = width
+        self._first_continues = continues == "first"
         self.levels = nn.ModuleList()  # of lists of steps
         self.finished: list[int] = []  # channels that leave the flow behind each level
         for level in range(levels):
-            self.levels.append(nn.ModuleList(FlowStep(width, hidden) for _ in range(steps)))
+            self.levels.append(nn.ModuleList(FlowStep(width, hidden, output_scale) for _ in range(steps)))
             self.finished.append(width if level == levels - 1 else width - width // 2)
             width = width // 2
         self.register_buffer("initialised", torch.tensor(False))
@@ -171,7 +194,7 @@ class Flow(nn.Module):
                 for step in steps:
                     step.initialise(x)
                     x = step(x)
-                x = x[:, finished:]
+                _, x = self._split(x, finished)
         self.initialised.fill_(True)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,8 +214,8 @@ class Flow(nn.Module):
                 for step in steps:
                     x = step(x)
                     log_det = log_det + step.actnorm.log_scale.sum()
-                done.append(x[:, :finished])
-                x = x[:, finished:]
+                leaving, x = self._split(x, finished)
+                done.append(leaving)
             z = torch.cat(done, dim=-1)
             return z, log_det.expand(z.shape[0])  # len() would fix the number of rows in an export to ONNX
 
@@ -203,10 +226,18 @@ class Flow(nn.Module):
             parts = self._as_parameters(z).split(self.finished, dim=-1)
             x = parts[-1][:, :0]
             for (steps, _), part in zip(reversed(self._levels()), reversed(parts), strict=True):
-                x = torch.cat([part, x], dim=-1)
+                x = torch.cat([x, part] if self._first_continues else [part, x], dim=-1)
                 for step in reversed(steps):
                     x = step.inverse(x)
             return x
+
+    def _split(self, x: Tensor, finished: int) -> tuple[Tensor, Tensor]:
+        """The channels that leave the flow, and those that go on."""
+        if self._first_continues:
+            going_on, leaving = x.split([x.shape[1] - finished, finished], dim=-1)
+        else:
+            leaving, going_on = x.split([finished, x.shape[1] - finished], dim=-1)
+        return leaving, going_on
 
     def _check(self) -> None:
         if not self.initialised:
