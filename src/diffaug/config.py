@@ -31,7 +31,12 @@ class ModelSettings:
         template: prompt with `{}` and `[MASK]`, or null.
         second_template: the prompt of the second view in training, if it is another one.
         final_stop: add a missing final full stop to a sentence within a template.
+        train_final_stop: the same for the training sentences; null: as `final_stop`.
         head: a dense layer behind the pooling: `none`, in `training` only, or `kept` at inference.
+        head_kind: `tanh`: a new linear layer with tanh; `mlm` (PromptBERT only): the transform of the checkpoint's
+            masked language model (linear, GELU, LayerNorm), applied before the template's share is subtracted;
+            `auto` (PromptBERT only): `mlm` if the checkpoint has BERT's transform, else `tanh`.
+        denoise: subtract what the template alone says at inference too; in training `stage2.denoise` decides.
     """
 
     backbone: str = "bert-base-uncased"
@@ -40,7 +45,10 @@ class ModelSettings:
     template: str | None = None
     second_template: str | None = None
     final_stop: bool = True
+    train_final_stop: bool | None = None
     head: Literal["none", "training", "kept"] = "none"
+    head_kind: Literal["tanh", "mlm", "auto"] = "tanh"
+    denoise: bool = False
 
 
 @dataclass(frozen=True)

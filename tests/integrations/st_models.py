@@ -43,6 +43,16 @@ KINDS: dict[str, tuple[str, ModelConfig]] = {
         "bert",
         ModelConfig("mask", BERT_TEMPLATE, denoise=DenoiseConfig(lengths=118, template_tokens=11)),
     ),
+    "PromptBERT, supervised": (
+        "bert",
+        ModelConfig(
+            "mask",
+            BERT_TEMPLATE,
+            final_stop=True,
+            head=(DenseConfig(32, 32, activation="gelu", layer_norm=1e-12),),
+            denoise=DenoiseConfig(lengths=118, template_tokens=11, behind_head=True),
+        ),
+    ),
     "prefix": ("bert", ModelConfig("mean", prefix=PREFIX)),
     "prefix, RoBERTa": ("roberta", ModelConfig("cls", prefix=PREFIX)),
     "prefix, ModernBERT": ("modernbert", ModelConfig("mean", prefix=PREFIX)),

@@ -46,8 +46,15 @@ KINDS: dict[str, tuple[str, ModelConfig]] = {
     ),
     "static_last, LoRA, DistilBERT": ("distilbert", ModelConfig("static_last", lora=LoraConfig())),
     "last2, flow": ("bert", ModelConfig("last2", flow=FlowConfig(hidden=8))),
-    # Template, final stop, prefix, head, normalisation, and what the template says taken off.
-    "everything": ("bert", replace(EVERYTHING, denoise=DenoiseConfig(112, 11, behind_head=True))),
+    # Template, final stop, prefix, head with a norm, normalisation, and what the template says taken off.
+    "everything": (
+        "bert",
+        replace(
+            EVERYTHING,
+            head=(DenseConfig(32, 16, activation="gelu", layer_norm=1e-12), DenseConfig(16, 8, False)),
+            denoise=DenoiseConfig(112, 11, behind_head=True),
+        ),
+    ),
     # The mask token is counted from the row's start.
     "mask in front, prefix, RoBERTa": (
         "roberta",

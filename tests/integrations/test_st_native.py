@@ -133,6 +133,7 @@ def test_a_part_without_a_module_of_theirs_is_named(kind: str, tiny: Callable[[s
         "template, final stop": "template, final stop",
         "template with spaces": "template, final stop",
         "template, denoised": "template, denoising",
+        "PromptBERT, supervised": "template, final stop, denoising, norm in the head",
         "prefix": "prefix",
         "prefix, RoBERTa": "prefix",
         "prefix, ModernBERT": "prefix",

@@ -1,4 +1,4 @@
-"""SimCSE, PromptBERT, SBERT and no training: their steps against the procedure carried out by hand."""
+"""SimCSE, unsupervised PromptBERT, SBERT and no training: their steps against the procedure carried out by hand."""
 
 from __future__ import annotations
 
@@ -120,18 +120,6 @@ def test_unsupervised_promptbert_has_a_template_and_a_delta_for_each_view(recipe
     # At test there is one template, no delta and no head.
     ids = method.collator.ids(["A dog runs."])[0]
     close(method.encoder(method.collator.rows(ids))[0], at_mask(method, ids[0], 0))
-
-
-@torch.no_grad()
-def test_supervised_promptbert_reads_triplets_with_one_template(recipe_run: Callable[..., Any]) -> None:
-    method, inputs, batches = recipe_run("promptbert-sup")
-    examples = batches(2)["contrastive"].examples
-    columns = [[method.projection(denoised(method, example[k], 0)) for example in examples] for k in range(3)]
-    stage, collated = inputs(2)
-    close(method.losses(stage, collated, method.represent)["loss"], info_nce(columns))
-    # One template: sentences of one length share a delta, whatever their column.
-    lengths = {len(ids) for example in examples for ids in example}
-    assert collated.extra["bare_rows"] == len(lengths)
 
 
 @torch.no_grad()

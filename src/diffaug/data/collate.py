@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -143,9 +144,19 @@ def collator_for(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None = None,
     second_template: str | None = None,
+    final_stop: bool | None = None,
 ) -> Collator:
-    """The collator of an encoder: the prefix takes its share of the backbone's positions."""
+    """The collator of an encoder: the prefix takes its share of the backbone's positions.
+
+    Args:
+        encoder: the model.
+        tokenizer: its tokenizer.
+        max_length: see `Collator`.
+        second_template: see `Collator`.
+        final_stop: in place of the model's own setting, if training has another one.
+    """
+    config = encoder.config if final_stop is None else replace(encoder.config, final_stop=final_stop)
     positions = position_limit(encoder.backbone)
     if positions is not None and encoder.config.prefix is not None:
         positions -= encoder.config.prefix.total
-    return Collator(tokenizer, encoder.config, positions, max_length, second_template)
+    return Collator(tokenizer, config, positions, max_length, second_template)

@@ -77,6 +77,9 @@ class Method(nn.Module, ABC):
     A method collates a step's batches into one set of token rows (`collate`), and computes the losses from the
     vectors of those rows (`losses`). It does not know how the vectors were made, on how many processes it runs, or
     in which precision: `represent` and `gather` hide that.
+
+    Attributes:
+        notes: what a run should tell its user about how the method was built.
     """
 
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
@@ -84,6 +87,7 @@ class Method(nn.Module, ABC):
         self.recipe = recipe
         self.encoder = encoder
         self.collator = collator
+        self.notes: list[str] = []
         self._backbone_dropout = True
 
     @classmethod
@@ -117,6 +121,12 @@ class Method(nn.Module, ABC):
     def represent(self, rows: Rows) -> Tensor:
         """(rows, hidden size): the vectors `losses` is given, unless something stands in for the encoder."""
         return self.encoder.represent(rows)
+
+    def refresh(self) -> None:
+        """Update what the encoder stores for inference and computes from its own weights.
+
+        Called in evaluation mode, before the encoder is scored and saved.
+        """
 
     @abstractmethod
     def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> Inputs:

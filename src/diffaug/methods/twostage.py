@@ -7,6 +7,7 @@ method's own file says what its encoder looks like, how views differ, and which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -23,10 +24,12 @@ from diffaug.data.streams import Batch, Examples
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Inputs, Method, Represent, Stage
 from diffaug.models.config import DenseConfig, ModelConfig
+from diffaug.models.denoise import denoise_config
 from diffaug.models.encoder import Encoder
 from diffaug.models.heads import build_head
 from diffaug.models.initialise import init_normal, initializer_range
 from diffaug.models.rows import Rows, join_rows
+from diffaug.models.template import Template
 from diffaug.objectives.contrastive import info_nce
 from diffaug.objectives.nli import pair_features
 from diffaug.training.distributed import gather_rows
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 FIRST, SECOND = 0, 1  # the views: premise or first copy, hypothesis or second copy
+# Bare templates that go through the encoder at a time when the table for inference is computed.
+_TABLE_BATCH = 64
 
 
 class TwoStage(Method):
@@ -42,6 +47,7 @@ class TwoStage(Method):
 
     Attributes:
         view_kinds: the `views.kind` a recipe of this method may have.
+        head_kinds: the `model.head_kind` likewise.
         stage1_learns: the role that learns in stage 1, beside the classifier.
         pair_views: the views of premise and hypothesis.
         normal_init: new layers start as N(0, initializer_range) with zero biases, as in the releases that call
@@ -49,6 +55,7 @@ class TwoStage(Method):
     """
 
     view_kinds: ClassVar[tuple[str, ...]] = ("dropout",)
+    head_kinds: ClassVar[tuple[str, ...]] = ("tanh",)
     stage1_learns: ClassVar[str] = "backbone"
     pair_views: ClassVar[tuple[int, int]] = (FIRST, FIRST)
     normal_init: ClassVar[bool] = True
@@ -57,7 +64,8 @@ class TwoStage(Method):
         super().__init__(recipe, encoder, collator)
         width = encoder.backbone.config.hidden_size
         # In training only; a head that is kept at inference is the encoder's own.
-        self.projection = build_head([DenseConfig(width, width)]) if recipe.model.head == "training" else None
+        layer = self.head_layer(recipe, encoder.backbone)
+        self.projection = build_head([layer]) if recipe.model.head == "training" else None
         labelled = recipe.stage1 is not None or (recipe.stage2 is not None and recipe.stage2.aux_weight > 0)
         self.classifier = nn.Linear(3 * width, recipe.data.nli_classes) if labelled else None
         self.initialise(self.projection, self.classifier, encoder.head)
@@ -69,21 +77,45 @@ class TwoStage(Method):
                 f"the method {recipe.method!r} does not have views.kind={recipe.views.kind}; it has "
                 f"{' or '.join(cls.view_kinds)}"
             )
+        settings = recipe.model
+        if settings.head_kind not in cls.head_kinds:
+            raise DiffaugError(
+                f"the method {recipe.method!r} does not have model.head_kind={settings.head_kind}; it has "
+                f"{' or '.join(cls.head_kinds)}"
+            )
         config = cls.model_config(recipe, backbone)
+        if settings.denoise:
+            # The MLM head comes first: then the template's share is subtracted from what the head gives.
+            behind_head = settings.head == "kept" and settings.head_kind == "mlm"
+            template = Template.build(tokenizer, config.template)
+            config = replace(config, denoise=denoise_config(config, backbone, template, behind_head=behind_head))
         encoder = Encoder(backbone, config, cls.build_views(recipe, config, backbone))
-        collator = collator_for(encoder, tokenizer, recipe.data.max_length, recipe.model.second_template)
+        stop = config.final_stop if settings.train_final_stop is None else settings.train_final_stop
+        collator = collator_for(
+            encoder,
+            tokenizer,
+            recipe.data.max_length,
+            settings.second_template,
+            final_stop=stop and config.template is not None,
+        )
         return cls(recipe, encoder, collator)
 
     @classmethod
     def model_config(cls, recipe: Recipe, backbone: PreTrainedModel) -> ModelConfig:
         """What the trained model will be at inference."""
-        settings, width = recipe.model, backbone.config.hidden_size
+        settings = recipe.model
         return ModelConfig(
             pooling=settings.pooling or ("mean" if settings.template is None else "mask"),
             template=settings.template,
             final_stop=settings.final_stop and settings.template is not None,
-            head=(DenseConfig(width, width),) if settings.head == "kept" else (),
+            head=(cls.head_layer(recipe, backbone),) if settings.head == "kept" else (),
         )
+
+    @classmethod
+    def head_layer(cls, recipe: Recipe, backbone: PreTrainedModel) -> DenseConfig:
+        """The head, whether it is for training only or kept."""
+        width = backbone.config.hidden_size
+        return DenseConfig(width, width)
 
     @classmethod
     def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Views | None:
@@ -107,6 +139,19 @@ class TwoStage(Method):
 
     def represent(self, rows: Rows) -> Tensor:
         return self.encoder.represent(rows, pooling=self.recipe.model.train_pooling)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Compute what the template says by itself, for every length of a sentence, with the weights of this moment."""
+        denoise = self.encoder.denoise
+        if denoise is None:
+            return
+        for start in range(0, denoise.config.lengths, _TABLE_BATCH):
+            lengths = range(start, min(start + _TABLE_BATCH, denoise.config.lengths))
+            states = self.encoder.represent(self.collator.bare_templates(lengths).to(denoise.table.device))
+            if denoise.config.behind_head:
+                states = self.encoder.head(states)
+            denoise.table[start : lengths.stop] = states
 
     # What a run does
 
@@ -258,7 +303,7 @@ class TwoStage(Method):
             states = vectors[:contrastive]
             if "bare" in inputs.extra:
                 bare = vectors[-inputs.extra["bare_rows"] :]
-                states = states - bare[inputs.extra["bare"]]
+                states = self.subtract_templates(states, bare, inputs.extra["bare"])
             found |= self.contrast(states, inputs)
         if "labels" in inputs.extra:
             labels, count = inputs.extra["labels"], inputs.extra["premises"]
@@ -275,6 +320,16 @@ class TwoStage(Method):
     def pair_vectors(self, vectors: Tensor) -> Tensor:
         """What the classifier reads: (premises, then hypotheses, hidden size)."""
         return vectors
+
+    def subtract_templates(self, states: Tensor, bare: Tensor, which: Tensor) -> Tensor:
+        """Denoising: the states of sentences, less those of their bare templates.
+
+        Args:
+            states: (rows, hidden size)
+            bare: (distinct bare templates, hidden size)
+            which: (rows,), the bare template of each row.
+        """
+        return states - bare[which]
 
     def project(self, states: Tensor) -> Tensor:
         """Pooled states to the vectors that are contrasted."""

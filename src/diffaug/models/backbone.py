@@ -18,6 +18,7 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    BertForMaskedLM,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -43,6 +44,32 @@ def load_backbone(
 def load_masked_lm(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A masked language model, as `load_backbone` loads an encoder: its head for predicting tokens must be there."""
     return _load(AutoModelForMaskedLM, source, trust_remote_code=False, revision=None)
+
+
+def load_mlm_transform(source: str) -> dict[str, Tensor] | None:
+    """The transform of a BERT checkpoint's masked language model: linear layer, activation, LayerNorm.
+
+    Returns:
+        its weights: ``dense.weight``, ``dense.bias``, ``LayerNorm.weight`` and ``LayerNorm.bias``; None if the
+        checkpoint has no such weights, is not a BERT, or has an activation other than GELU.
+    """
+    folder = str(find_folder(source, None, BACKBONE_FILES))
+    with quiet(), _explained(source):
+        config = AutoConfig.from_pretrained(folder)
+        if config.model_type != "bert" or config.hidden_act != "gelu":
+            return None
+        model, report = BertForMaskedLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported
+        )
+    absent = _names([*report["missing_keys"], *report["mismatched_keys"]])
+    if any(name.startswith("cls.predictions.transform.") for name in absent):
+        return None
+    return dict(model.cls.predictions.transform.state_dict())
 
 
 def _load(
@@ -144,12 +171,16 @@ def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: A
         ("has the unexpected", unexpected),
     ):
         if keys:
-            names = sorted(key if isinstance(key, str) else key[0] for key in keys)  # or (name, shape, shape)
+            names = _names(keys)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise DiffaugError(
                 f"{source}: the checkpoint {what} {', '.join(names[:3])}{more}; it is damaged or was saved for "
                 "another architecture, and running it would give meaningless results"
             )
+
+
+def _names(keys: Any) -> list[str]:
+    return sorted(key if isinstance(key, str) else key[0] for key in keys)  # or (name, shape, shape)
 
 
 def fill(module: nn.Module, weights: Mapping[str, Tensor], source: str, part: str) -> None:

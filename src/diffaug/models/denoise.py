@@ -4,9 +4,34 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from diffaug.models.config import DenoiseConfig
+from diffaug.errors import DiffaugError
+from diffaug.models.backbone import position_limit
+from diffaug.models.config import DenoiseConfig, ModelConfig
 from diffaug.models.rows import Rows
+from diffaug.models.template import Template
+
+
+def denoise_config(
+    config: ModelConfig, backbone: PreTrainedModel, template: Template, *, behind_head: bool
+) -> DenoiseConfig:
+    """Settings of a table for every length of a sentence that the backbone has positions for.
+
+    Raises:
+        DiffaugError: the backbone has no limit on the length of a row.
+    """
+    positions = position_limit(backbone)
+    if positions is None:
+        raise DiffaugError(
+            f"a '{backbone.config.model_type}' backbone has no limit on the length of a row, which denoising at "
+            "inference needs; set model.denoise=false"
+        )
+    if config.prefix is not None:
+        positions -= config.prefix.total
+    return DenoiseConfig(
+        lengths=max(1, positions - len(template) + 1), template_tokens=len(template), behind_head=behind_head
+    )
 
 
 class Denoise(nn.Module):

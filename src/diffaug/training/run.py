@@ -135,6 +135,8 @@ def _train(
     backbone, tokenizer = load_backbone(source) if kept is None else kept.backbone(source)
     torch.manual_seed(recipe.seed)  # only now: what loading draws must not decide how the rest begins
     method = method_class(recipe.method).build(recipe, backbone, tokenizer)
+    for note in method.notes:
+        tracker.say(note)
     method.to(accelerator.device)
     corpus = Corpus(recipe.data, method.collator, given, None if kept is None else kept.data)
     stages = method.stages(corpus)

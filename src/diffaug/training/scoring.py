@@ -130,6 +130,7 @@ class Scorer:
             DiffaugError: they have.
         """
         with evaluating(self._method):
+            self._method.refresh()
             values = self._geometry(alarm and selects)
             if self._dev is None or not selects:
                 return Scores(-values.get("alignment", 0.0) - values.get("uniformity", 0.0), values)

@@ -15,8 +15,9 @@ from diffaug.errors import DiffaugError
 from diffaug.integrations.released.checkpoint import PICKLED, read_checkpoint
 from diffaug.integrations.released.layout import Kind, Parts, Setting, recognise, setting_of, take_apart
 from diffaug.models.attention import attention_shape
-from diffaug.models.backbone import build_backbone, complain, fill, position_limit
-from diffaug.models.config import DenoiseConfig, DenseConfig, ModelConfig, PrefixConfig, Provenance
+from diffaug.models.backbone import build_backbone, complain, fill
+from diffaug.models.config import DenseConfig, ModelConfig, PrefixConfig, Provenance
+from diffaug.models.denoise import denoise_config
 from diffaug.models.encoder import Encoder
 from diffaug.models.fetch import FILES, find_folder
 from diffaug.models.saved import save_model
@@ -112,9 +113,7 @@ def _promptbert(
     dense = DenseConfig(width, width)
     if behind:
         dense = DenseConfig(width, width, activation="gelu", layer_norm=float(backbone.config.layer_norm_eps))
-    limit = position_limit(backbone)
-    assert limit is not None, "BERT and RoBERTa have a table of positions"
-    denoise = DenoiseConfig(lengths=limit - len(template) + 1, template_tokens=len(template), behind_head=behind)
+    denoise = denoise_config(config, backbone, template, behind_head=behind)
     encoder = Encoder(backbone, replace(config, head=(dense,), denoise=denoise)).eval()
     _fill_head(encoder.head, parts, where)
     assert encoder.denoise is not None
