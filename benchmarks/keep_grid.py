@@ -22,6 +22,7 @@ from common import short_lines
 from kept_grids import incomplete, pack, unpack
 from page_tables import ROOT, refresh
 
+from diffaug.config import source_list
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 from diffaug.reproduce.grid import Grid
@@ -159,7 +160,8 @@ def machine_paths(values: Any, place: str = "") -> Iterator[tuple[str, str]]:
 def _known_paths(grid: Grid, sources: list[str]) -> dict[str, str]:
     """Every path that the grid was asked for or made, with its bare name. A hub name is no path."""
     request = grid.request
-    named = [request.get("encoder"), request.get("generator"), *(request.get("data") or {}).values()]
+    files = (source_list(value) for value in (request.get("data") or {}).values())
+    named = [request.get("encoder"), request.get("generator"), *(file for several in files for file in several)]
     named += [change.partition("=")[2].strip('"') for cell in grid.cells for change in cell.changes]
     named += [str(grid.folder), str(grid.folder.resolve()), *sources]
     paths = {text: Path(text) for text in named if isinstance(text, str) and re.search(r"[\\/]", text)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from diffaug import __version__
-from diffaug.config import load_recipe
+from diffaug.config import load_recipe, source_list
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.statistics import Comparison
 from diffaug.reproduce.budget import budget_names
@@ -37,6 +38,7 @@ Place = tuple[str, str, str]
 # What tells the runs of a setting apart; it stands with each run.
 _OF_A_RUN = ("seed=", "data.label_draw=")
 _FILES = ("triplets", "pairs", "sentences", "dev", "target")
+_ENDINGS = re.compile(r"\.(txt|csv|tsv|jsonl|parquet)(\.(gz|xz))?$")
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,8 @@ def command(grid: Grid, summary: Summary) -> str:
     request = grid.request
     files = request.get("data") or {}
     words = ["diffaug", "reproduce", summary.experiment, "--encoder", str(request.get("encoder", ""))]
-    words += ["--data", str(files["folder"])] if files.get("folder") else []
-    for name in _FILES:
-        words += [f"--{name}", str(files[name])] if files.get(name) else []
+    for option, name in (("--data", "folder"), *((f"--{name}", name) for name in _FILES)):
+        words += [part for value in source_list(files.get(name)) for part in (option, value)]
     words += ["--generator", str(request["generator"])] if request.get("generator") else []
     words += ["--seeds", str(len(request.get("seeds") or [0])), "--draws", str(request.get("draws", 1))]
     if budget := _budget(request):
@@ -210,13 +211,14 @@ def _entry(
 
 
 def _labels(cell: Cell) -> str | None:
-    """Which file a run has labels from. Flows read the sentences of NLI data alone, and have none."""
+    """Which files a run has labels from. Flows read the sentences of NLI data alone, and have none."""
     recipe = load_recipe(cell.recipe, cell.changes)
     second = recipe.stage2
     learns = recipe.stage1 is not None or (
         second is not None and (second.objective == "triplets" or second.aux_weight > 0)
     )
-    return Path(recipe.data.nli).name.partition(".")[0] if learns and recipe.data.nli else None
+    files = source_list(recipe.data.nli) if learns else []
+    return " + ".join(_ENDINGS.sub("", Path(file).name) for file in files) or None
 
 
 def _run(run: Mapping[str, Any], machines: list[Any]) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class ViewSettings:
 class DataSettings:
     """Where sentences come from. A source is a file, `hub:NAME/CONFIG/SPLIT`, or `sample:NAME` for the embedded data.
 
+    `nli` and `unlabelled` may be lists of sources, which are joined.
+
     Attributes:
         nli: triplets, or labelled pairs from which triplets are built, or, where nothing learns from contradictions,
             pairs of sentences that belong together.
@@ -97,9 +99,9 @@ class DataSettings:
         label_draw: which draw of that size; draws of one number are nested.
     """
 
-    nli: str | None = None
+    nli: str | list[str] | None = None
     nli_classes: Literal[2, 3] = 2
-    unlabelled: str | None = None
+    unlabelled: str | list[str] | None = None
     dev: str | None = None
     test: str | None = None
     columns: dict[str, dict[str, str | int]] = field(default_factory=dict)
@@ -281,6 +283,13 @@ class Recipe:
     def to_yaml(self) -> str:
         """The resolved recipe: every setting spelled out."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def source_list(setting: str | list[str] | None) -> list[str]:
+    """The sources of a data setting: none, one, or several to be joined."""
+    if setting is None:
+        return []
+    return [setting] if isinstance(setting, str) else list(setting)
 
 
 def recipe_names() -> list[str]:

@@ -50,7 +50,7 @@ def check_values(recipe: Mapping[str, Any], source: str) -> None:
     """Check a recipe's values, of which keys and types are in order; ``source`` is named in errors.
 
     Raises:
-        DiffaugError: a number out of its range, or columns of a source that does not exist.
+        DiffaugError: a number out of its range, a list without sources, or columns of a source that does not exist.
     """
     for key, least in _AT_LEAST.items():
         _check(recipe, key, source, lambda number, least=least: number >= least, f"at least {least}")
@@ -58,6 +58,9 @@ def check_values(recipe: Mapping[str, Any], source: str) -> None:
         _check(recipe, key, source, lambda number: number > 0, "more than 0")
     for key in _FRACTIONS:
         _check(recipe, key, source, lambda number: 0 <= number <= 1, "a part between 0 and 1")
+    for name in _SOURCES:
+        if recipe["data"][name] == []:
+            raise DiffaugError(f"{source}: data.{name} is an empty list; name at least one file, or set it to null")
     for name in recipe["data"]["columns"]:
         if name not in _SOURCES:
             raise DiffaugError(f"{source}: unknown setting 'data.columns.{name}'{nearest(name, _SOURCES)}")

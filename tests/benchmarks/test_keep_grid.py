@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kept_grids import incomplete, read, unpack
 from diffaug.errors import DiffaugError
 from diffaug.reproduce.findings import Spread
 from diffaug.reproduce.grid import DEV, Grid
+from diffaug.reproduce.plans.files import change
 from diffaug.reproduce.summary import summarise
 from diffaug.reproduce.tables import render, to_dict
 
@@ -50,6 +52,18 @@ def test_everything_found_is_there(tmp_path: Path) -> None:
         assert _rounded(mine[part]) == _rounded(theirs[part])
     assert mine["machines"] == theirs["machines"]
     assert len(mine["leads"]) == 1
+
+
+def test_several_folders_and_files_are_named_one_by_one(grid: Grid, tmp_path: Path) -> None:
+    data = tmp_path / "machine" / "data"
+    files = [str(data / name) for name in ("snli_1.0_train.jsonl", "multinli_1.0_train.jsonl.gz")]
+    grid.request["data"] |= {"folder": [str(data), str(tmp_path / "machine" / "more")], "pairs": files}
+    grid.first[1] = replace(grid.first[1], changes=(*grid.first[1].changes, change("data.nli", files)))
+    grid._write()
+    values = checked(grid.folder, "a toy")
+    assert "--data data --data more" in values["command"]
+    assert "--pairs snli_1.0_train.jsonl --pairs multinli_1.0_train.jsonl.gz" in values["command"]
+    assert list(machine_paths(values)) == []
 
 
 def _rounded(values: Any) -> Any:

@@ -41,6 +41,12 @@ def test_columns_and_kind(tmp_path: Path) -> None:
     assert "scored pairs (by the column numbers given)" in result.output
 
 
+def test_wordnet_is_said_how_to_get() -> None:
+    how = "pip install 'diffaug[synonyms]' and then python -m wn download oewn:2025"
+    assert how in runner.invoke(app, ["data", "ls"]).output
+    assert how in str(runner.invoke(app, ["data", "get", "wordnet"]).exception)
+
+
 def test_options_that_make_no_sense() -> None:
     result = runner.invoke(app, ["data", "check", "sample:dev", "-c", "score"])
     assert isinstance(result.exception, DiffaugError)

@@ -76,6 +76,33 @@ def test_a_dry_run_lists_and_does_nothing(arguments: list[str], tmp_path: Path) 
     assert not (tmp_path / "grid").exists()
 
 
+def test_data_may_lie_in_several_folders(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_PROCESSES", multiprocessing.get_context("fork"))
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("sentences.txt", "STSB.test.tsv"):
+        (tmp_path / "data" / name).rename(other / name)
+    with pytest.raises(DiffaugError, match="--sentences"):
+        run(*arguments)
+    several = [*arguments, "--data", str(other), "--seeds", "1"]
+    assert "STS-B" in run(*several, "--quiet")
+    grid = Grid.open(tmp_path / "grid")
+    assert grid.request["data"]["folder"] == [str(tmp_path / "data"), str(other)]
+    assert grid.request["data"]["sentences"] == str(other / "sentences.txt")
+    assert "2 finished, 0 failed, 0 to do." in run(*several, "--dry-run")
+
+
+def test_one_folder_is_recorded_as_it_was_before_there_could_be_several(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffaug.reproduce.run.run_grid", lambda *_, **__: [])
+    run(*arguments)
+    data = tmp_path / "data"
+    found = {"folder": str(data), "triplets": str(data / "triplets.csv"), "pairs": None, "target": None}
+    found |= {"sentences": str(data / "sentences.txt"), "dev": str(data / "STSB.dev.tsv")}
+    assert Grid.open(tmp_path / "grid").request["data"] == found
+
+
 def test_an_interrupted_grid_shows_what_there_is(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from published_data import MULTINLI, SNLI, nli_jsonl, nli_text, write_stsb
 from typer.testing import CliRunner
 
 from diffaug.cli import app
@@ -28,6 +29,23 @@ def test_train_prints_a_summary_and_leaves_a_model(tiny_bert: Path, data_files: 
     for word in ("stage 1 ended after 2 steps", "dev", "test", "before training", "best"):
         assert word in done.output
     assert (tmp_path / "run" / "best" / "diffaug.json").is_file()
+
+
+def test_train_reads_public_data_as_it_is_published(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("diffaug.data"), "handlers", [])
+    stsb = write_stsb(tmp_path / "sts-dev.csv")
+    (tmp_path / "snli_1.0_train.jsonl").write_text(nli_jsonl("snli", SNLI), "utf-8")
+    (tmp_path / "multinli_1.0_train.txt").write_text(nli_text("multinli", MULTINLI), "utf-8")
+    nli = f"[{tmp_path / 'snli_1.0_train.jsonl'}, {tmp_path / 'multinli_1.0_train.txt'}]"
+    changes = [f"model.backbone={tiny_bert}", f"data.nli={nli}", f"data.dev={stsb}", f"data.test={stsb}"]
+    changes += ["stage1.steps=1", "stage1.batch_size=4", "stage2.steps=1", "stage2.batch_size=2"]
+    settings = [argument for change in changes for argument in ("--set", change)]
+    done = runner.invoke(app, ["train", "-r", "diffaug-sup", "-o", str(tmp_path / "run"), *settings])
+    assert done.exit_code == 0, done.output
+    assert "snli_1.0_train.jsonl: left out 1 of 5 rows (1 without a gold label)" in done.output
+    assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).data.nli == nli.strip("[]").split(", ")
 
 
 @pytest.mark.parametrize(("after", "warned"), [(30.0, True), (50.0, False)])

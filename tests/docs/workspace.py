@@ -62,7 +62,7 @@ def files() -> dict[str, str | bytes]:
         "beir-folder/corpus.jsonl": _lines([json.dumps({"_id": i, "text": s}) for i, s in documents.items()]),
         "beir-folder/queries.jsonl": _lines([json.dumps({"_id": "q0", "text": "Who saw the dog?"})]),
         "beir-folder/qrels/test.tsv": _table("\t", [("query-id", "corpus-id", "score"), ("q0", "d1", 1)]),
-        # With four lines that cannot be used, the first of them line 17.
+        # With two lines that cannot be used, the first of them line 17, and two that are empty.
         "my.txt": _lines(statements[:16]).encode() + b"Une \xe9cole\n\n\nCaf\xe9\nThe end.\n",
     }
 

@@ -74,6 +74,14 @@ def test_scores_data_settings_usage_and_citation_are_in_the_text(embedder: Embed
     assert "| pooling | `mean` |" in text
 
 
+def test_joined_sources_are_all_named(embedder: Embedder) -> None:
+    card = card_of(embedder, public_recipe(recipe(nli=["/home/me/snli.jsonl", "hub:nyu-mll/multi_nli"])), SCORES)
+    link = "[nyu-mll/multi_nli](https://huggingface.co/datasets/nyu-mll/multi_nli)"
+    assert f"- labelled (NLI): `snli.jsonl` and {link}" in card.text
+    assert "nyu-mll/multi_nli" in card.data.to_dict()["datasets"]
+    assert "/home/me" not in card.content
+
+
 def test_the_recipe_in_it_can_be_run_again(embedder: Embedder) -> None:
     given = recipe(labels=500)
     text = card_of(embedder, given, {}).text

@@ -14,6 +14,7 @@ import pytest
 from report.made_runs import NASTY, write_grid, write_run
 
 from diffaug.report import build
+from diffaug.report.grids import read_grid
 from diffaug.reproduce.cell import Cell, Result
 from diffaug.reproduce.grid import DEV, Grid, write_result
 
@@ -245,9 +246,20 @@ def test_a_grid_whose_tasks_are_in_its_data_folder(tmp_path: Path) -> None:
     from diffaug.report.pairs import PairReader
 
     write_tsv(tmp_path, sts_spec("STS-B"))
-    found = PairReader().tasks(tmp_path)
-    assert len(found["STS-B"]) == 1379
-    assert PairReader().tasks(None) == {}
+    (tmp_path / "first").mkdir()
+    grid = write_grid(tmp_path / "grid")
+    for folder in (str(tmp_path), [str(tmp_path / "first"), str(tmp_path), str(tmp_path / "gone")]):
+        grid.request["data"] = {"folder": folder}
+        grid._write()
+        run = read_grid(grid.folder).runs[0]
+        assert len(PairReader().tasks(run.tasks)["STS-B"]) == 1379
+    assert PairReader().tasks(()) == {}
+
+
+def test_joined_sources_are_named_in_the_facts(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", data={"nli": ["/d/snli.jsonl", "hub:nyu-mll/multi_nli"]})
+    page = Parsed(build(tmp_path, tmp_path / "r.html", device="cpu"))
+    assert "snli.jsonl + hub:nyu-mll/multi_nli" in "".join(page.text)
 
 
 def test_a_hundred_runs_stay_below_three_megabytes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from plan_data import LABELS, fill_folder
+from published_data import MULTINLI, SNLI, nli_jsonl, write_all_nli
 
 from diffaug.config import load_recipe
 from diffaug.data.readers import read_scored_pairs, read_sentences
@@ -23,7 +24,7 @@ def sources(files: DataFiles, recipe: str) -> dict[str, str]:
     """The data of a recipe, as its settings have it."""
     data = load_recipe(recipe, files.changes_for(load_recipe(recipe))).data
     found = {"nli": data.nli, "unlabelled": data.unlabelled, "dev": data.dev, "test": data.test}
-    return {key: Path(value).name for key, value in found.items() if value is not None}
+    return {key: Path(value).name for key, value in found.items() if isinstance(value, str)}
 
 
 def test_every_recipe_gets_what_it_reads_and_nothing_else(folder: Path, tmp_path: Path) -> None:
@@ -112,3 +113,43 @@ def test_dev_is_needed_by_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["plain/file.csv", "a: b/c.csv", "007", "yes", "{x}/é 'q'.csv", '"quoted".csv', "- a"])
 def test_any_path_survives_being_a_setting(path: str) -> None:
     assert load_recipe("simcse-sup", [change("data.nli", path)]).data.nli == path
+
+
+def test_snli_and_multinli_together_are_labelled_pairs(tmp_path: Path) -> None:
+    for name in ("snli", "multinli"):
+        home = tmp_path / name / f"{name}_1.0"
+        home.mkdir(parents=True)
+        if name == "multinli":
+            # One of the two would be another data set than the methods were trained on.
+            with pytest.raises(MissingDataError, match="diffaug data get snli multinli"):
+                DataFiles.find(tmp_path, dev="sample:dev").changes_for(load_recipe("sbert"))
+        pairs = {"snli": SNLI, "multinli": MULTINLI}[name]
+        (home / f"{name}_1.0_train.jsonl").write_text(nli_jsonl(name, pairs), "utf-8")
+    files = DataFiles.find(tmp_path, dev="sample:dev")
+    nli = load_recipe("sbert", files.changes_for(load_recipe("sbert"))).data.nli
+    assert nli == [str(tmp_path / name / f"{name}_1.0" / f"{name}_1.0_train.jsonl") for name in ("snli", "multinli")]
+    assert files.count_labels() == 7
+    mine = str(tmp_path / "snli" / "snli_1.0" / "snli_1.0_train.jsonl")
+    assert DataFiles.find(tmp_path, pairs=mine).pairs == mine
+    assert DataFiles.find(tmp_path, pairs=[mine]).pairs == mine
+    assert DataFiles.find(tmp_path, pairs=[mine, mine]).pairs == (mine, mine)
+    write_all_nli(tmp_path / "AllNLI.tsv.gz")
+    assert DataFiles.find(tmp_path).pairs == str(tmp_path / "AllNLI.tsv.gz")
+
+
+def test_of_several_folders_the_first_that_has_something_is_taken(folder: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    # Not the best name for triplets, but in the first folder.
+    (mine / "nli_for_simcse.csv").write_text("sent0,sent1,hard_neg\nA,B,C\n", "utf-8")
+    (mine / "wiki1m.txt").write_text("Mine.\n", "utf-8")
+    files = DataFiles.find([mine, folder], tmp_path / "made")
+    assert files.folders == (mine, folder)
+    assert files.triplets == str(mine / "nli_for_simcse.csv")
+    assert files.sentences == str(mine / "wiki1m.txt")
+    assert files.dev == str(folder / "sts" / "STSB.dev.tsv")
+    assert DataFiles.find([folder, mine]).sentences == str(folder / "wiki" / "wiki1m.txt")
+    files.changes_for(load_recipe("bert-flow-target"))
+    assert "First test 0\n" in (tmp_path / "made" / "target.txt").read_text("utf-8")
+    with pytest.raises(DiffaugError, match="no folder"):
+        DataFiles.find([folder, tmp_path / "none"])

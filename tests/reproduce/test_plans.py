@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 from plan_data import LABELS, fill_folder, settings
+from published_data import MULTINLI, SNLI, STSB_ROWS, nli_zip, write_stsb
 
+from diffaug.augment.synonym import WordNet
 from diffaug.config import Recipe, load_recipe, recipe_names
+from diffaug.data.sources import find_source, get
 from diffaug.errors import DiffaugError
 from diffaug.reproduce.budget import budget_names
 from diffaug.reproduce.cell import Cell
@@ -197,7 +202,7 @@ def test_experiments_that_vary_one_thing_take_the_first_setting(planned: Planned
 
 def test_rows_without_their_data_are_left_out_with_a_note(data: DataFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffaug.augment.synonym.WordNet", _no_wordnet)
-    files = DataFiles(folder=data.folder, triplets=data.triplets, sentences=data.sentences, dev=data.dev)
+    files = DataFiles(folders=data.folders, triplets=data.triplets, sentences=data.sentences, dev=data.dev)
     made = plan("main", settings(files))
     rows = {cell.row for cell in made.cells}
     gone = {"SBERT", "SBERT-flow, NLI", "ConSERT, joint", "BERT-flow, target", "SBERT-flow, target", "SimCSE, synonyms"}
@@ -209,6 +214,35 @@ def test_rows_without_their_data_are_left_out_with_a_note(data: DataFiles, monke
         assert row in note
         assert "left out" in note
     assert "DiffAug" not in notes
+
+
+def test_with_fetched_data_no_row_of_the_main_table_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data in the layout in which `diffaug data get` leaves it; of WordNet it is said how to get it."""
+    folder = tmp_path / "data"
+    archives = {"snli": nli_zip("snli", SNLI), "multinli": nli_zip("multinli", MULTINLI)}
+    for name, content in archives.items():
+        source = find_source(name)
+        (tmp_path / source.files[0].name).write_bytes(content)
+        # It has other rows than the published one.
+        own = replace(source, files=(replace(source.files[0], sha256=None),))
+        assert get(own, folder, given=tmp_path / source.files[0].name) == folder / name
+    others = {"nli/nli_for_simcse.csv": "sent0,sent1,hard_neg\nA,B,C\n", "wiki1m/wiki1m_for_simcse.txt": "A.\n"}
+    for name, text in others.items():
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(text, "utf-8")
+    benchmark = folder / "senteval" / "STS" / "STSBenchmark"
+    benchmark.mkdir(parents=True)
+    for split, rows in (("dev", 1500), ("test", 1379)):
+        write_stsb(benchmark / f"sts-{split}.csv", [STSB_ROWS[i % 4] for i in range(rows)])
+    files = DataFiles.find(folder, tmp_path / "made")
+    assert not [note for note in plan("main", settings(files)).notes if "left out" in note]
+    monkeypatch.setattr("diffaug.augment.synonym.WordNet", WordNet)
+    monkeypatch.setitem(sys.modules, "wn", None)
+    (note,) = [note for note in plan("main", settings(files)).notes if "left out" in note]
+    assert note.startswith("SimCSE, synonyms: left out")
+    assert "pip install 'diffaug[synonyms]' and then python -m wn download" in note
 
 
 def _no_wordnet() -> None:

@@ -183,6 +183,22 @@ def test_what_decides_nothing_may_differ(
     assert fresh.source(other) is None
 
 
+def test_joined_files_count_by_their_content(source: Source, data: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("here", "there")]
+    for folder in folders:
+        folder.mkdir()
+        for name in ("a.txt", "b.txt"):
+            (folder / name).write_text(f"A sentence of {name}.\n", "utf-8")
+    here, there = (f"data.unlabelled=[{folder / 'a.txt'}, {folder / 'b.txt'}]" for folder in folders)
+    first = replace(source.cells[0], changes=(*source.cells[0].changes, here))
+    leave(source.grid, first, 60.0, gold_of(data))
+    reuse = Reuse([source.grid.folder], source.plan, tmp_path / "grid", data)
+    moved = replace(first, changes=(*first.changes, there))
+    assert reuse.source(moved) == source.grid.folder
+    turned = f"data.unlabelled=[{folders[0] / 'b.txt'}, {folders[0] / 'a.txt'}]"
+    assert reuse.source(replace(first, changes=(*first.changes, turned))) is None
+
+
 def test_what_a_run_was_made_with_counts_not_what_its_recipe_is_today(
     source: Source, data: Path, tmp_path: Path
 ) -> None:

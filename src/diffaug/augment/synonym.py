@@ -18,6 +18,8 @@ from diffaug.errors import DiffaugError
 log = logging.getLogger(__name__)
 
 _FETCH = "python -m wn download oewn:2025"
+GET_WORDNET = f"pip install 'diffaug[synonyms]' and then {_FETCH}"
+"""What to type once to have WordNet."""
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 # WordNet knows many of these as something else: "a" is a vitamin, "in" an inch, "he" a gas.
 _GRAMMAR_AND_NUMBERS = """
@@ -48,9 +50,7 @@ class WordNet:
         try:
             import wn
         except ImportError as error:
-            raise DiffaugError(
-                f"synonyms need the package wn: run pip install 'diffaug[synonyms]' and then {_FETCH}"
-            ) from error
+            raise DiffaugError(f"synonyms need the package wn: run {GET_WORDNET}") from error
         database = wn.config.database_path
         try:
             lexicons = [lexicon for lexicon in wn.lexicons() if lexicon.language == "en"] if database.exists() else []

@@ -26,9 +26,12 @@ def reproduce(
     experiment: Annotated[str, typer.Argument(help=f"The table or figure: {', '.join(EXPERIMENTS)}.")],
     encoder: Annotated[str, typer.Option("--encoder", "-e", help="The backbone of all runs: a folder or hub name.")],
     data: Annotated[
-        Path,
+        list[Path],
         typer.Option(
-            "--data", "-d", metavar="DIR", help="The folder with NLI triplets and pairs, sentences, and STS tasks."
+            "--data",
+            "-d",
+            metavar="DIR",
+            help="The folder with NLI triplets and pairs, sentences, and STS tasks; repeat for several.",
         ),
     ],
     out: Annotated[
@@ -54,7 +57,10 @@ def reproduce(
         typer.Option("--column", metavar="VALUE", help="A column instead of the paper's, as 10%; repeat for several."),
     ] = None,
     triplets: Annotated[str | None, typer.Option(metavar="FILE", help="NLI triplets, not those in DIR.")] = None,
-    pairs: Annotated[str | None, typer.Option(metavar="FILE", help="Labelled pairs, not those in DIR.")] = None,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Labelled pairs, not those in DIR; files that are repeated are joined."),
+    ] = None,
     sentences: Annotated[str | None, typer.Option(metavar="FILE", help="Unlabelled text, not that in DIR.")] = None,
     dev: Annotated[str | None, typer.Option(metavar="FILE", help="Scored pairs instead of STS-B dev.")] = None,
     target: Annotated[str | None, typer.Option(metavar="FILE", help="The tasks' sentences, for flows.")] = None,
@@ -132,8 +138,11 @@ def _request(experiment: str, settings: PlanSettings) -> dict[str, Any]:
     """All that decides which cells a grid has, and what they are made of."""
     from dataclasses import asdict
 
-    files = {key: None if value is None else str(value) for key, value in asdict(settings.data).items()}
+    files = asdict(settings.data)
     del files["made"]
+    # One folder stands alone, as it does in grids that were begun before there could be several.
+    folders = [str(folder) for folder in files.pop("folders")]
+    files = {"folder": folders[0] if len(folders) == 1 else folders, **files}
     budget = asdict(settings.budget)
     for words in ("about", "notes"):  # these may be put better while a grid is under way
         del budget[words]

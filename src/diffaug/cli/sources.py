@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from diffaug.augment.synonym import GET_WORDNET
+
 Folder = Annotated[
     Path | None,
     typer.Option(
@@ -46,6 +48,7 @@ def list_sources() -> None:
         table.add_row(source.name, source.what, counted, known, source.licence)
     # In a file or a pipe nothing has to fit a window.
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+    typer.echo(f"WordNet, for synonym replacement, comes with its own tool: {GET_WORDNET}")
 
 
 def get(
@@ -68,6 +71,8 @@ def get(
 
     if given is not None and len(names) != 1:
         raise DiffaugError("--from goes with one name")
+    if "wordnet" in names:
+        raise DiffaugError(f"WordNet comes with its own tool: run {GET_WORDNET}")
     folder = to or sources.data_folder()
     for source in [sources.find_source(name) for name in names]:
         with _progress() as advance:
@@ -85,7 +90,7 @@ def status(to: Folder = None) -> None:
     for source in sources.SOURCES:
         found = sources.status(source, folder)
         damaged |= found.state == "damaged"
-        typer.echo(f"{source.name:10} {found.state}" + (f": {found.detail}" if found.detail else ""))
+        typer.echo(f"{source.name:12} {found.state}" + (f": {found.detail}" if found.detail else ""))
     if damaged:
         typer.echo("fetch what is damaged again: diffaug data get NAME --again")
         raise typer.Exit(1)

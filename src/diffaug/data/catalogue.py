@@ -174,26 +174,28 @@ SOURCES = (
     ),
     Source(
         "snli",
-        "Stanford NLI: labelled pairs",
+        "Stanford NLI: labelled pairs, three labels",
         "CC BY-SA 4.0",
         "https://nlp.stanford.edu/projects/snli/",
         (
             RemoteFile(
                 "snli_1.0.zip",
                 ("https://nlp.stanford.edu/projects/snli/snli_1.0.zip",),
+                sha256="afb3d70a5af5d8de0d9d81e2637e0fb8c22d1235c2749d83125ca43dab0dbd3e",
                 unpack="snli_1.0/snli_1.0_train.jsonl",
             ),
         ),
     ),
     Source(
         "multinli",
-        "MultiNLI: labelled pairs",
+        "MultiNLI: labelled pairs, three labels",
         "OANC and others",
         "https://cims.nyu.edu/~sbowman/multinli/",
         (
             RemoteFile(
                 "multinli_1.0.zip",
                 ("https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip",),
+                sha256="049f507b9e36b1fcb756cfd5aeb3b7a0cfcb84bf023793652987f7e7e0957822",
                 unpack="multinli_1.0/multinli_1.0_train.jsonl",
             ),
         ),
@@ -210,5 +212,12 @@ SOURCES = (
                 sha256="f67394007a8a45f43bb559ae91511e87c2a431a08ea34261c4314c50a7a576d0",
             ),
         ),
+    ),
+    Source(
+        "allnli-pairs",
+        "SNLI and MultiNLI as labelled pairs, three labels, in one file",
+        "SNLI (CC BY-SA 4.0) and MultiNLI (OANC)",
+        "https://sbert.net/datasets/",
+        (RemoteFile("AllNLI.tsv.gz", ("https://sbert.net/datasets/AllNLI.tsv.gz",)),),
     ),
 )

@@ -14,6 +14,7 @@ from diffaug.data.formats import Source
 from diffaug.data.labels import Label
 from diffaug.data.layout import Columns, Kind, Layout
 from diffaug.data.problems import ProblemCount, Reporter, quoted
+from diffaug.data.published import split_column
 from diffaug.data.recognise import Recognised, recognise
 from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets, triplets_from_pairs
 from diffaug.data.tables import Table
@@ -63,16 +64,20 @@ def check(source: Source, columns: Columns | None = None, kind: Kind | None = No
             if found.layout.header:
                 parts[-1] = ("columns", [_columns(table, header=True)])
             parts.append(("kind", _kind(found)))
+            splits = split_column(readers.column_names(table, found.layout)) is not None
             body = _body(table, found.layout, reporter, str(source))
     except DiffaugError as error:
         return Report([*parts, *_problems(problems), ("verdict", [f"unusable: {error}"])], usable=False)
     with_problems = f", {len(problems):,} with problems" if problems else ""
-    parts += [("rows", [f"{body.rows:,} usable{with_problems}"]), *body.parts, *_problems(problems)]
+    left_out = f", {len(reporter.skipped):,} left out ({reporter.skipped})" if reporter.skipped else ""
+    parts += [("rows", [f"{body.rows:,} usable{left_out}{with_problems}"]), *body.parts, *_problems(problems)]
     if len(problems) > body.rows:
         parts.append(("verdict", ["unusable: most rows have problems, so the format is probably not what it seems"]))
         return Report(parts, usable=False)
     if body.usable and problems:
         body.use.append("rows with problems stop the reading, unless they are skipped: --set data.on_bad=skip")
+    if body.usable and splits and found.layout.kind is Kind.SCORED_PAIRS:
+        body.use.append("data.dev reads the rows of the split dev, data.test those of the split test")
     if body.usable and columns:
         body.use.append("and say which column is what there too: --set data.columns.KEY.ROLE=NAME, KEY being nli or so")
     parts.append(("use" if body.usable else "verdict", body.use))

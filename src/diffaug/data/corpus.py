@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
-from diffaug.config import DataSettings
+from diffaug.config import DataSettings, source_list
 from diffaug.data.collate import Collator
 from diffaug.data.given import PASSED, Given
 from diffaug.data.kept import KeptData, file_key
 from diffaug.data.labels import Label
 from diffaug.data.layout import Columns
 from diffaug.data.problems import OnBad
-from diffaug.data.readers import read_nli, read_scored_pairs, read_sentences
+from diffaug.data.readers import read_nli_files, read_scored_pairs, read_sentences
 from diffaug.data.records import (
     LabelledPairs,
     PositivePairs,
@@ -137,7 +137,7 @@ class Corpus:
 
     @cached_property
     def _unlabelled(self) -> list[str]:
-        return self._read("unlabelled", read_sentences)
+        return self._read("unlabelled", self._read_sentences)
 
     def _nli_sentences(self) -> list[str]:
         columns = (
@@ -151,7 +151,7 @@ class Corpus:
         nli = self.nli
         if isinstance(nli, PositivePairs) and not isinstance(nli, Triplets):
             raise DiffaugError(
-                f"{self._settings.nli} holds pairs that belong together and no contradictions, and stage 1 and the "
+                f"{self._named('nli')} holds pairs that belong together and no contradictions, and stage 1 and the "
                 "auxiliary loss learn to tell the two apart: train on it with simcse-sup or promptbert-sup, leave "
                 "those losses out of a recipe for triplets (as in diffaug-sup with --set stage1=null, or --set "
                 "stage2.aux_weight=0), or give triplets or labelled pairs"
@@ -162,7 +162,7 @@ class Corpus:
             wanted = "entailments and contradictions (or pairs labelled not_entailment)"
         elif isinstance(nli, Triplets):
             raise DiffaugError(
-                f"{self._settings.nli} holds triplets, which have no neutral pairs: three classes need labelled pairs, "
+                f"{self._named('nli')} holds triplets, which have no neutral pairs: three classes need labelled pairs, "
                 "or set data.nli_classes=2"
             )
         else:
@@ -172,7 +172,7 @@ class Corpus:
             # A classifier learns a single class in a few steps, and takes the vectors of all sentences with it.
             found = ", ".join(sorted({label.value for label in pairs.labels})) or "neutral"
             raise DiffaugError(
-                f"{self._settings.nli}: all {len(nli):,} pairs that are kept are labelled {found}, and from one "
+                f"{self._named('nli')}: all {len(nli):,} pairs that are kept are labelled {found}, and from one "
                 f"class nothing can be learned; stage 1 and the auxiliary loss need {wanted}"
             )
         return Examples((self._tokenised(pairs.premises), self._tokenised(pairs.hypotheses)), tuple(labels))
@@ -194,23 +194,31 @@ class Corpus:
     def _scored(self, name: str) -> ScoredPairs | None:
         if getattr(self._settings, name) is None:
             return None
-        pairs = self._read(name, read_scored_pairs)
+        pairs = self._read(name, lambda sources, columns, on_bad: read_scored_pairs(sources[0], columns, on_bad, name))
         pairs.check_they_rank(f"data.{name}={getattr(self._settings, name)}")
         return pairs
 
     def _read_nli(
-        self, source: str | Given, columns: Columns | None = None, on_bad: OnBad = "error"
+        self, sources: Sequence[str | Given], columns: Columns | None, on_bad: OnBad
     ) -> PositivePairs | LabelledPairs:
-        return read_nli(source, columns, on_bad, self._settings.label_names)
+        return read_nli_files(sources, columns, on_bad, self._settings.label_names)
 
-    def _read(self, name: str, read: Callable[[str | Given, Columns | None, OnBad], Data]) -> Data:
+    @staticmethod
+    def _read_sentences(sources: Sequence[str | Given], columns: Columns | None, on_bad: OnBad) -> list[str]:
+        return [sentence for source in sources for sentence in read_sentences(source, columns, on_bad)]
+
+    def _read(self, name: str, read: Callable[[Sequence[str | Given], Columns | None, OnBad], Data]) -> Data:
         """The data of a setting: read now, or kept from an earlier run."""
-        source = self._source(name)
+        sources = self._sources(name)
         columns, on_bad = self._settings.columns.get(name), self._settings.on_bad
-        key = file_key(source, columns, on_bad)
-        # How it is read is part of the key, and a method bound to this corpus would be another one in every run.
-        how = (getattr(read, "__name__", ""), self._label_key())
-        return self._kept.once(None if key is None else (how, key), lambda: read(source, columns, on_bad))
+        key = self._key(name)
+        # The setting decides how its sources are read, for one which split of a file that holds several.
+        how = (name, self._label_key())
+        return self._kept.once(None if key is None else (how, key), lambda: read(sources, columns, on_bad))
+
+    def _key(self, name: str) -> Hashable | None:
+        """By what the sources of a setting are known again."""
+        return file_key(self._sources(name), self._settings.columns.get(name), self._settings.on_bad)
 
     def _label_key(self) -> tuple[tuple[str, str], ...]:
         return tuple(sorted((self._settings.label_names or {}).items()))
@@ -218,7 +226,7 @@ class Corpus:
     def _examples(self, kind: str, name: str, make: Callable[[], Examples]) -> Examples:
         """Examples made of the data of a setting, or kept from an earlier run."""
         settings = self._settings
-        key = file_key(self._source(name), settings.columns.get(name), settings.on_bad)
+        key = self._key(name)
         if key is None:
             return self._say_long(name, make())
         part = None
@@ -241,18 +249,23 @@ class Corpus:
                 )
         return examples
 
-    def _source(self, name: str) -> str | Given:
+    def _sources(self, name: str) -> Sequence[str | Given]:
         if name in self._given:
-            return self._given[name]
-        source: str | None = getattr(self._settings, name)
-        if source is None:
+            return [self._given[name]]
+        sources = source_list(getattr(self._settings, name))
+        if not sources:
             raise DiffaugError(f"this recipe needs data.{name} ({_HOLDS[name]}): add --set data.{name}=FILE")
-        if source.startswith(PASSED):
-            raise DiffaugError(
-                f"data.{name} was {source}, which no file holds: pass it again, as in train(recipe, out, {name}=rows), "
-                f"or set data.{name} to a file"
-            )
-        return source
+        for source in sources:
+            if source.startswith(PASSED):
+                raise DiffaugError(
+                    f"data.{name} was {source}, which no file holds: pass it again, as in train(recipe, out, "
+                    f"{name}=rows), or set data.{name} to a file"
+                )
+        return sources
+
+    def _named(self, name: str) -> str:
+        """The sources of a setting, for messages."""
+        return " and ".join(source_list(getattr(self._settings, name)))
 
     def _tokenised(self, sentences: list[str]) -> TokenColumn:
         return self._kept.tokens(self._collator).column(sentences)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from diffaug.data.given import Given, iterable_rows
+from diffaug.data.published import published_table
 from diffaug.data.sample import SAMPLE_PREFIX, sample_path
 from diffaug.data.tables import Row, Table, table_from_numbered, table_from_objects
 from diffaug.data.textfiles import (
     COMPRESSIONS,
+    Line,
     Report,
     csv_rows,
     filled_lines,
@@ -56,8 +58,8 @@ def open_table(source: Source, report: Report) -> Iterator[Table]:
         else:
             with open_binary(path, compression) as file:
                 lines = numbered_lines(file, path, compression, report)
-                words = FORMATS[suffix] + (f", compressed with {COMPRESSIONS[compression]}" if compression else "")
-                yield _text_table(suffix, lines, str(path), words, report)
+                compressed = f", compressed with {COMPRESSIONS[compression]}" if compression else ""
+                yield _text_table(suffix, lines, str(path), compressed, report)
     elif isinstance(source, Given):
         yield table_from_objects(source.rows, source.name, "Python objects")
     else:
@@ -88,11 +90,16 @@ def _endings(path: Path) -> tuple[str, str]:
     return suffix, compression
 
 
-def _text_table(suffix: str, lines: Iterator[tuple[int, str | None]], name: str, words: str, report: Report) -> Table:
+def _text_table(suffix: str, lines: Iterator[Line], name: str, compressed: str, report: Report) -> Table:
+    words = FORMATS[suffix] + compressed
+    if suffix != ".jsonl":
+        published, lines = published_table(suffix, lines, name, compressed, report)
+        if published is not None:
+            return published
     if suffix == ".csv":
         rows = csv_rows(lines, name, report)
         return Table(name, words, None, rows, "line", may_have_header=True, separator=",")
-    filled = filled_lines(lines, name, report)
+    filled = filled_lines(lines, name, report, harmless=suffix == ".txt")
     if suffix == ".tsv":
         # No quoting: in TSV files of sentences a quote is a quote.
         split: Iterator[Row] = ((number, text.split("\t")) for number, text in filled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,10 +45,16 @@ class KeptData:
         return self.once(("tokens", collator.reading), lambda: TokenBank(collator, self._shared))
 
 
-def file_key(source: str | Given, columns: Columns | None, on_bad: OnBad) -> Hashable | None:
-    """By what a source that was read is known again; None for one that must be read anew: rows, or a missing file."""
+def file_key(source: str | Given | Sequence[str | Given], columns: Columns | None, on_bad: OnBad) -> Hashable | None:
+    """By what a source that was read is known again; None for one that must be read anew: rows, or a missing file.
+
+    Of several sources that are joined, the keys of all.
+    """
     if isinstance(source, Given):
         return None
+    if not isinstance(source, str):
+        keys = tuple(file_key(one, columns, on_bad) for one in source)
+        return None if None in keys else keys
     how = (tuple(sorted(columns.items())) if columns else None, on_bad)
     if source.startswith(HUB_PREFIX):
         return source, how

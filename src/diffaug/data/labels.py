@@ -60,6 +60,11 @@ def parse_label(value: object) -> Label | int | None:
     return None
 
 
+def has_no_gold_label(value: object) -> bool:
+    """Whether a cell says that annotators did not agree: ``-`` in the files of SNLI and MultiNLI, -1 on the hub."""
+    return label_key(value) in ("-", "-1")
+
+
 def code_meanings(codes: set[int]) -> dict[int, Label]:
     """What the numbers of a file mean: three labels if a 2 occurs, else two."""
     return _THREE if 2 in codes else _TWO

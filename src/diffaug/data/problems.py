@@ -26,6 +26,8 @@ class Problem:
         number: where in the source, from 1; in a text file an editor jumps there.
         kind: a short name for the sort of problem, the same for all of a sort.
         detail: what is wrong with this very row.
+        harmless: such rows belong to the data, and are skipped and counted whatever ``on_bad`` says: an empty line of
+            raw text, a pair without a gold label, a row of another split.
     """
 
     source: str
@@ -33,6 +35,7 @@ class Problem:
     number: int
     kind: str
     detail: str
+    harmless: bool = False
 
     def __str__(self) -> str:
         return f"{self.source}, {self.unit} {self.number:,}: {self.detail}"
@@ -66,15 +69,24 @@ class ProblemCount:
 
 
 class Reporter:
-    """Where readers send problems: does with them what ``on_bad`` says, and keeps count."""
+    """Where readers send problems: does with them what ``on_bad`` says, and keeps count.
+
+    Attributes:
+        count: of the bad rows.
+        skipped: of the harmless ones, which ``on_bad`` never sees, by kind.
+    """
 
     def __init__(self, on_bad: OnBad) -> None:
         if not callable(on_bad) and on_bad not in ("error", "skip"):
             raise DiffaugError(f"on_bad must be 'error', 'skip' or a function, not {on_bad!r}")
         self.count = ProblemCount()
+        self.skipped = ProblemCount()
         self._on_bad = on_bad
 
     def __call__(self, problem: Problem) -> None:
+        if problem.harmless:
+            self.skipped(problem)
+            return
         if self._on_bad == "error":
             raise DiffaugError(
                 f"{problem}; repair the {problem.unit}, or have such {problem.unit}s skipped and counted "
@@ -86,18 +98,27 @@ class Reporter:
 
     def conclude(self, source: str, kept: int) -> None:
         """After the last row: nothing usable is an error even when skipping; what was skipped is logged."""
+        rows = len(self.count) + len(self.skipped) + kept
         if kept == 0:
-            if not self.count:
+            if not rows:
                 raise DiffaugError(f"{source} holds column names but no rows")
-            raise DiffaugError(f"{source} holds no usable row ({self.count}); the first problem: {self.count.first[0]}")
-        if self.count and self._on_bad == "skip":
+            found = ", ".join(str(count) for count in (self.count, self.skipped) if count)
+            first = (self.count or self.skipped).first[0]
+            raise DiffaugError(f"{source} holds no usable row ({found}); the first problem: {first}")
+        if callable(self._on_bad):
+            return
+        if self.count:
             logger.warning(
                 "%s: skipped %s of %s rows (%s); the first: %s",
                 source,
                 f"{len(self.count):,}",
-                f"{len(self.count) + kept:,}",
+                f"{rows:,}",
                 self.count,
                 self.count.first[0],
+            )
+        if self.skipped:
+            logger.warning(
+                "%s: left out %s of %s rows (%s)", source, f"{len(self.skipped):,}", f"{rows:,}", self.skipped
             )
 
 

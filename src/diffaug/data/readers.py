@@ -4,20 +4,31 @@ Every reader takes the same arguments. ``source`` is a file (.txt, .csv, .tsv, .
 .parquet), ``hub:owner/name/config/split``, ``sample:name`` for the data that comes with the package, or an iterable of
 rows: tuples, mappings, or strings. ``columns`` says which column is what when the names are not the usual ones.
 ``on_bad`` decides about rows that cannot be used: ``"error"`` stops with the file and line, ``"skip"`` skips, counts
-and logs them, and a function gets every `Problem` (a `ProblemCount` adds them up).
+and logs them, and a function gets every `Problem` (a `ProblemCount` adds them up). Some rows are no mistake and are
+left out in any case, counted and logged: empty lines of raw text, pairs without a gold label, rows of another split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from diffaug.data.formats import Source, open_table
-from diffaug.data.labels import KNOWN_LABELS, Label, code_meanings, label_key, label_mapping, parse_label, parse_score
+from diffaug.data.labels import (
+    KNOWN_LABELS,
+    Label,
+    code_meanings,
+    has_no_gold_label,
+    label_key,
+    label_mapping,
+    parse_label,
+    parse_score,
+)
 from diffaug.data.layout import Columns, Kind, Layout, LayoutError, find_layout, like_negatives
 from diffaug.data.problems import OnBad, Problem, Reporter, quoted
-from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets
+from diffaug.data.published import split_column
+from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets, join
 from diffaug.data.tables import MISSING, Table
 from diffaug.errors import DiffaugError
 
@@ -57,15 +68,22 @@ def read_labelled_pairs(
 
     Labels are words, or numbers: 0, 1, 2 for entailment, neutral, contradiction if a 2 occurs in the data, else 1 and
     0 for entailment or not. ``labels`` says otherwise, for instance ``{"0": "entailment", "1": "not_entailment"}``.
+    Pairs without a gold label, which have ``-`` or -1 there, are left out; of AllNLI.tsv the split ``train`` is read.
     """
     with opened(source, on_bad) as (table, reporter):
         return labelled_pairs(table, find_layout(table, Kind.LABELLED_PAIRS, columns), reporter, labels)
 
 
-def read_scored_pairs(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> ScoredPairs:
-    """Pairs from the columns ``sentence1, sentence2, score``, or from ``score<TAB>sentence<TAB>sentence``."""
+def read_scored_pairs(
+    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", split: str | None = None
+) -> ScoredPairs:
+    """Pairs from the columns ``sentence1, sentence2, score``, or from ``score<TAB>sentence<TAB>sentence``.
+
+    The files of the STS Benchmark are read as they are published. Of stsbenchmark.tsv, which holds ``train``, ``dev``
+    and ``test``, ``split`` chooses one; left out, all rows are read.
+    """
     with opened(source, on_bad) as (table, reporter):
-        return scored_pairs(table, find_layout(table, Kind.SCORED_PAIRS, columns), reporter)
+        return scored_pairs(table, find_layout(table, Kind.SCORED_PAIRS, columns), reporter, split)
 
 
 def read_nli(
@@ -88,6 +106,27 @@ def read_nli(
             f"{table.name} holds neither triplets nor labelled or positive pairs; {_nearest(errors)}",
             errors[Kind.TRIPLETS].missing,
         )
+
+
+def read_nli_files(
+    sources: Sequence[Source],
+    columns: Columns | None = None,
+    on_bad: OnBad = "error",
+    labels: LabelNames | None = None,
+) -> PositivePairs | LabelledPairs:
+    """What `read_nli` reads from each source, joined in their order.
+
+    Raises:
+        DiffaugError: also if the sources hold rows of different kinds.
+    """
+    parts = [read_nli(source, columns, on_bad, labels) for source in sources]
+    for source, part in zip(sources, parts, strict=True):
+        if type(part) is not type(parts[0]):
+            raise DiffaugError(
+                f"{sources[0]} holds {parts[0].kind} and {source} {part.kind}; files that are joined must hold the "
+                "same kind of rows"
+            )
+    return join(parts)
 
 
 def _nearest(errors: Mapping[Kind, LayoutError]) -> str:
@@ -154,9 +193,12 @@ def labelled_pairs(table: Table, layout: Layout, reporter: Reporter, labels: Lab
     given = None if labels is None else label_mapping(labels)
     known = KNOWN_LABELS if given is None else ", ".join(given)
     premises, hypotheses, parsed = [], [], list[Label | int]()
-    for number, (premise, hypothesis), cell in _rows(table, layout, reporter):
+    for number, (premise, hypothesis), cell in _rows(table, layout, reporter, split="train"):
         label = parse_label(cell) if given is None else given.get(label_key(cell))
-        if label is None:
+        if label is None and has_no_gold_label(cell):
+            detail = f"the label {quoted(cell)} stands for no gold label"
+            reporter(Problem(table.name, table.unit, number, "without a gold label", detail, harmless=True))
+        elif label is None:
             detail = f"the label {quoted(cell)} is unknown; known are {known}; others need a meaning ({_MEANING})"
             reporter(Problem(table.name, table.unit, number, "unknown label", detail))
         elif parsed and isinstance(label, Label) != isinstance(parsed[0], Label):
@@ -173,9 +215,9 @@ def labelled_pairs(table: Table, layout: Layout, reporter: Reporter, labels: Lab
     )
 
 
-def scored_pairs(table: Table, layout: Layout, reporter: Reporter) -> ScoredPairs:
+def scored_pairs(table: Table, layout: Layout, reporter: Reporter, split: str | None = None) -> ScoredPairs:
     found = ScoredPairs([], [], [])
-    for number, (first, second), cell in _rows(table, layout, reporter):
+    for number, (first, second), cell in _rows(table, layout, reporter, split):
         score = parse_score(cell)
         if score is None:
             detail = f"the score {quoted(cell)} is not a number"
@@ -188,8 +230,14 @@ def scored_pairs(table: Table, layout: Layout, reporter: Reporter) -> ScoredPair
     return found
 
 
-def _rows(table: Table, layout: Layout, reporter: Reporter) -> Iterator[tuple[int, list[str], object]]:
-    """Each usable row's number, its sentences, and the cell with its label or score where the kind has one."""
+def _rows(
+    table: Table, layout: Layout, reporter: Reporter, split: str | None = None
+) -> Iterator[tuple[int, list[str], object]]:
+    """Each usable row's number, its sentences, and the cell with its label or score where the kind has one.
+
+    Of a published file that holds several splits, only the rows of ``split`` if that is given.
+    """
+    split_at = None if split is None else split_column(column_names(table, layout))
     rows = table.rows
     if layout.header:
         next(rows)
@@ -206,6 +254,10 @@ def _rows(table: Table, layout: Layout, reporter: Reporter) -> Iterator[tuple[in
             if layout.kind in (Kind.TRIPLETS, Kind.POSITIVE_PAIRS) and {len(cells), width} == {2, 3}:
                 detail += f"; {_THROUGHOUT}"
             reporter(Problem(table.name, table.unit, number, "wrong number of columns", detail))
+            continue
+        if split_at is not None and cells[split_at] != split:
+            detail = f"the row belongs to the split {quoted(cells[split_at])}"
+            reporter(Problem(table.name, table.unit, number, f"not of the split {split}", detail, harmless=True))
             continue
         texts = []
         for place, title in places:
@@ -226,6 +278,13 @@ def _rows(table: Table, layout: Layout, reporter: Reporter) -> Iterator[tuple[in
             texts.append(text)
         else:
             yield number, texts, None if mark is None else cells[mark]
+
+
+def column_names(table: Table, layout: Layout) -> tuple[str, ...]:
+    """The names of the columns, wherever they come from; none if there are none."""
+    if layout.header:
+        return tuple(str(cell).strip() for cell in table.head()[0][1])
+    return table.names or ()
 
 
 def _ragged(table: Table, cells: object, width: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from diffaug.data.labels import parse_label, parse_score
+from diffaug.data.labels import has_no_gold_label, parse_label, parse_score
 from diffaug.data.layout import ROLES, Columns, Kind, Layout, LayoutError, find_layout
 from diffaug.data.tables import Table
 from diffaug.errors import DiffaugError
@@ -67,7 +67,7 @@ def _labelled_or_scored(table: Table, layouts: dict[Kind, Layout]) -> Recognised
     if labelled.at[-1] != scored.at[-1]:
         return Recognised(scored, ["there is also a column of labels, so it can be read as labelled pairs too"])
     # One column could be either: `label` is also what some files call a score.
-    marks = _marks(table, labelled)
+    marks = [mark for mark in _marks(table, labelled) if not has_no_gold_label(mark)]
     labels = sum(parse_label(mark) is not None for mark in marks)
     numbers = sum(parse_score(mark) is not None for mark in marks)
     if labels < len(marks) and numbers > labels:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from diffaug.data.labels import Label
 from diffaug.errors import DiffaugError
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 class _Columns:
-    """What the dataclasses below have in common: their fields are lists of one length."""
+    """What the dataclasses below have in common: their fields are lists of one length.
+
+    Attributes:
+        kind: what the rows are, for messages.
+    """
+
+    kind: ClassVar[str]
 
     def __post_init__(self) -> None:
         lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
@@ -42,6 +48,7 @@ class _Columns:
 class PositivePairs(_Columns):
     """Two sentences that belong together: a question and its duplicate, a query and what answers it."""
 
+    kind: ClassVar[str] = "positive pairs"
     anchors: list[str]
     positives: list[str]
 
@@ -50,6 +57,7 @@ class PositivePairs(_Columns):
 class Triplets(PositivePairs):
     """A sentence, one that follows from it, and one that looks alike but contradicts it: its hard negative."""
 
+    kind: ClassVar[str] = "triplets"
     negatives: list[str]
 
 
@@ -57,6 +65,7 @@ class Triplets(PositivePairs):
 class LabelledPairs(_Columns):
     """Premise and hypothesis, and what the first says about the second."""
 
+    kind: ClassVar[str] = "labelled pairs"
     premises: list[str]
     hypotheses: list[str]
     labels: list[Label]
@@ -88,6 +97,7 @@ class LabelledPairs(_Columns):
 class ScoredPairs(_Columns):
     """Two sentences and how similar people find them, on any scale that grows with similarity."""
 
+    kind: ClassVar[str] = "scored pairs"
     first: list[str]
     second: list[str]
     scores: list[float]
@@ -99,6 +109,17 @@ class ScoredPairs(_Columns):
                 f"{source}: every score is {self.scores[0]:g}, so no ranking can be compared with them; scored pairs "
                 "need at least two different scores"
             )
+
+
+Records = TypeVar("Records", bound=_Columns)
+
+
+def join(parts: Sequence[Records]) -> Records:
+    """The rows of all parts, which must be of one type, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*(part._lists() for part in parts), strict=True)
+    return type(parts[0])(*([cell for column in lists for cell in column] for lists in columns))
 
 
 def triplets_from_pairs(pairs: LabelledPairs) -> Triplets:

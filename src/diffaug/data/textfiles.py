@@ -82,8 +82,17 @@ def _check_start(raw: bytes, path: Path, compression: str) -> None:
                 )
 
 
-def filled_lines(lines: Iterable[Line], name: str, report: Report) -> Iterator[tuple[int, str]]:
-    """The lines that hold something. Empty ones are reported, except at the file's end, where they mean nothing."""
+def filled_lines(
+    lines: Iterable[Line], name: str, report: Report, *, harmless: bool = False
+) -> Iterator[tuple[int, str]]:
+    """The lines that hold something. Empty ones are reported, except at the file's end, where they mean nothing.
+
+    Args:
+        lines: of the file.
+        name: what messages call it.
+        report: where empty lines go.
+        harmless: an empty line is nothing bad, as in raw text.
+    """
     empty: list[int] = []
     for number, text in lines:
         if text is None:
@@ -92,13 +101,13 @@ def filled_lines(lines: Iterable[Line], name: str, report: Report) -> Iterator[t
             empty.append(number)
             continue
         if empty:
-            _report_empty(empty, name, report)
+            _report_empty(empty, name, report, harmless)
         yield number, text
 
 
-def _report_empty(numbers: list[int], name: str, report: Report) -> None:
+def _report_empty(numbers: list[int], name: str, report: Report, harmless: bool = False) -> None:
     for number in numbers:
-        report(Problem(name, "line", number, "empty line", "the line is empty"))
+        report(Problem(name, "line", number, "empty line", "the line is empty", harmless))
     numbers.clear()
 
 

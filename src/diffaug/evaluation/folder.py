@@ -15,12 +15,21 @@ from diffaug.evaluation.protocol import CHECKSUMS
 _DEPTH = 6
 
 
+Folders = Path | Sequence[Path]
+"""A folder with data, or several that are searched in their order."""
+
+
+def folder_list(folders: Folders) -> list[Path]:
+    """One folder or several, as a list."""
+    return [folders] if isinstance(folders, Path) else list(folders)
+
+
 @dataclass
 class DataFolder:
     """One or more folders with evaluation data, in whichever layout, and a record of every file read from them.
 
     Attributes:
-        roots: where to look.
+        roots: where to look; a file that lies in several is taken from the first.
         files: for each file read, its SHA-256.
         warnings: files with the right rows but another checksum than the published ones.
     """

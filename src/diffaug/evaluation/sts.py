@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from diffaug.data.published import STSB
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.folder import DataFolder, check_rows, one_spaced
@@ -116,8 +117,8 @@ def _read(spec: StsSpec, sub: str, files: dict[str, Path | None], folder: DataFo
     elif paths[0].suffix == ".tsv":
         rows = _columns(paths[0], folder, score=0, first=1, second=2, width=3)
     elif paths[0].suffix == ".csv":
-        # Columns: genre, file, year, id, score, both sentences; some rows go on with their sources.
-        rows = _columns(paths[0], folder, score=4, first=5, second=6)
+        score, first, second = (STSB.index(role) for role in ("score", "sentence1", "sentence2"))
+        rows = _columns(paths[0], folder, score=score, first=first, second=second)
     else:
         rows = _columns(paths[0], folder, score=3, first=1, second=2, header=True)
     part = spec.name if len(spec.subtasks) == 1 else f"{spec.name} {sub}"

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
+from diffaug.config import source_list
 from diffaug.data.formats import HUB_PREFIX, hub_parts
 from diffaug.data.given import PASSED
 from diffaug.data.sample import SAMPLE_PREFIX
@@ -86,11 +87,17 @@ def public_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = json.loads(json.dumps(recipe))
     data, model = shown.get("data", {}), shown.get("model", {})
     for key in _SOURCES:
-        if isinstance(source := data.get(key), str) and not source.startswith((HUB_PREFIX, SAMPLE_PREFIX)):
-            data[key] = Path(source).name
+        if isinstance(source := data.get(key), str):
+            data[key] = _without_folder(source)
+        elif isinstance(source, list):
+            data[key] = [_without_folder(one) for one in source]
     if isinstance(backbone := model.get("backbone"), str) and not _is_hub_name(backbone):
         model["backbone"] = Path(backbone).name
     return shown
+
+
+def _without_folder(source: str) -> str:
+    return source if source.startswith((HUB_PREFIX, SAMPLE_PREFIX)) else Path(source).name
 
 
 def _is_hub_name(name: str) -> bool:
@@ -114,8 +121,8 @@ def _base_model(recipe: Mapping[str, Any]) -> str | None:
 
 
 def _datasets(recipe: Mapping[str, Any]) -> list[str] | None:
-    given = (recipe.get("data", {}).get(key) for key in _SOURCES)
-    names = [hub_parts(source)[0] for source in given if isinstance(source, str) and source.startswith(HUB_PREFIX)]
+    given = [source for key in _SOURCES for source in source_list(recipe.get("data", {}).get(key))]
+    names = [hub_parts(source)[0] for source in given if source.startswith(HUB_PREFIX)]
     return list(dict.fromkeys(names)) or None
 
 
@@ -219,6 +226,8 @@ def _scores(recipe: Mapping[str, Any], scores: Mapping[str, float], report: Mapp
 
 
 def _described(source: object) -> str:
+    if isinstance(source, list):
+        return " and ".join(map(_described, source))
     if not isinstance(source, str):
         return "own data"
     if source.startswith(HUB_PREFIX):

@@ -37,7 +37,7 @@ def read_grid(folder: Path) -> GridRuns:
     """
     grid = Grid.open(folder)
     chosen = grid.chosen()
-    tasks = _task_folder(grid)
+    tasks = _task_folders(grid)
     failures = {cell.name: text for cell, text in grid.failures()}
     name_of = _names(grid.cells)
     runs = []
@@ -88,11 +88,12 @@ def _few(runs: list[Run], columns: list[str]) -> list[Run]:
     return [*own, *turns][:_MOST]
 
 
-def _task_folder(grid: Grid) -> Path | None:
-    """The folder that the tasks were read from, if it is still there."""
+def _task_folders(grid: Grid) -> tuple[Path, ...]:
+    """The folders that the tasks were read from, if they are still there."""
     data = grid.plan_info.get("data")
     folder = data.get("folder") if isinstance(data, dict) else data
-    return Path(folder) if isinstance(folder, str) and Path(folder).is_dir() else None
+    names = [folder] if isinstance(folder, str) else folder or []
+    return tuple(Path(name) for name in names if Path(name).is_dir())
 
 
 def _names(cells: list[Cell]) -> dict[str, str]:

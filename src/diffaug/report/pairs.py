@@ -69,17 +69,17 @@ class PairReader:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], ScoredPairs] = {}
-        self._tasks: dict[Path, dict[str, ScoredPairs]] = {}
+        self._tasks: dict[tuple[Path, ...], dict[str, ScoredPairs]] = {}
 
-    def tasks(self, folder: Path | None) -> dict[str, ScoredPairs]:
-        """The STS tasks in a folder, the pairs of their sub-tasks joined in the order in which they are scored."""
-        if folder is None:
+    def tasks(self, folders: tuple[Path, ...]) -> dict[str, ScoredPairs]:
+        """The STS tasks in some folders, the pairs of their sub-tasks joined in the order in which they are scored."""
+        if not folders:
             return {}
-        if folder not in self._tasks:
+        if folders not in self._tasks:
             from diffaug.reproduce.score import StsTasks
 
-            self._tasks[folder] = {task.name: _joined(task.subtasks.values()) for task in StsTasks.load(folder).tasks}
-        return self._tasks[folder]
+            self._tasks[folders] = {task.name: _joined(task.subtasks.values()) for task in StsTasks.load(folders).tasks}
+        return self._tasks[folders]
 
     def named_by(self, run: Run) -> Iterator[tuple[str, str, ScoredPairs]]:
         """For `dev` and `test`, as far as the recipe has them: the setting, the source's name, and the pairs.
@@ -92,9 +92,9 @@ class PairReader:
             if isinstance(source := data.get(setting), str):
                 columns = (data.get("columns") or {}).get(setting)
                 place = _located(source, run.folder)
-                key = (place, str(columns), str(data.get("on_bad")))
+                key = (setting, place, str(columns), str(data.get("on_bad")))
                 if key not in self._known:
-                    self._known[key] = read_scored_pairs(place, columns, data.get("on_bad") or "error")
+                    self._known[key] = read_scored_pairs(place, columns, data.get("on_bad") or "error", setting)
                 yield setting, source, self._known[key]
 
 

@@ -42,7 +42,7 @@ class Run:
         stage1_end: how stage 1 ended, in words.
         seconds: the training took.
         cell, result: of a grid.
-        tasks: the folder of the tasks that a cell was scored on.
+        tasks: the folders of the tasks that a cell was scored on.
         family: runs of one family share a colour: a row of a grid, else the run alone.
         shown: whether its curve is shown at first; runs that only served to tune are not.
     """
@@ -60,7 +60,7 @@ class Run:
     seconds: float | None = None
     cell: Cell | None = None
     result: Result | None = None
-    tasks: Path | None = None
+    tasks: tuple[Path, ...] = ()
     family: str = ""
     shown: bool = True
 

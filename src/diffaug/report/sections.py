@@ -31,7 +31,7 @@ def facts(runs: Sequence[Run]) -> Html:
     data = [
         join(tag("span", what, class_="quiet"), " ", _listed(found))
         for key, what in _DATA.items()
-        if (found := _distinct(_short_name((recipe.get("data") or {}).get(key)) for recipe in recipes))
+        if (found := _distinct(_short_names((recipe.get("data") or {}).get(key)) for recipe in recipes))
     ]
     if data:
         rows.append(("Data", tag("ul", *(tag("li", line) for line in data))))
@@ -198,6 +198,13 @@ def _key(name: str) -> Html:
 
 def _machine(machine: dict[str, Any]) -> str:
     return ", ".join(str(value) if key == "device" else f"{key} {value}" for key, value in machine.items())
+
+
+def _short_names(sources: object) -> str | None:
+    """The name of a source, or of several that are joined."""
+    if isinstance(sources, list):
+        return " + ".join(filter(None, map(_short_name, sources)))
+    return _short_name(sources)
 
 
 def _short_name(source: object) -> str | None:

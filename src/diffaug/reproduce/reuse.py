@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from diffaug.config import Recipe, load_recipe, read_settings, recipe_from_dict
 from diffaug.errors import DiffaugError
+from diffaug.evaluation.folder import Folders
 from diffaug.files import atomic_folder
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.grid import RESULT, SIMILARITIES, TAKEN_OVER, Grid
@@ -37,7 +38,7 @@ class Reuse:
         folders: of the other grids; where several have a cell, it is taken from the first.
         plan: of the grid that takes cells over.
         out: its folder.
-        data: the folder with the tasks that its models are scored on.
+        data: the folders with the tasks that its models are scored on.
 
     Attributes:
         folders: of the other grids.
@@ -46,7 +47,7 @@ class Reuse:
         DiffaugError: a folder holds no grid or is ``out``; the plan measures more of its runs than their scores.
     """
 
-    def __init__(self, folders: Iterable[Path], plan: Plan, out: Path, data: Path) -> None:
+    def __init__(self, folders: Iterable[Path], plan: Plan, out: Path, data: Folders) -> None:
         if plan.one_at_a_time or plan.record is not None:
             raise DiffaugError(
                 f"{plan.experiment} measures more of its runs than their scores, and takes none over from other grids; "
@@ -114,7 +115,9 @@ class Reuse:
         del values["name"], values["loop"]["save_minutes"], values["loop"]["trackers"]
         for name in ("nli", "unlabelled", "dev", "test"):
             # Each grid has its own copy of data that was brought into another form: the content counts.
-            values["data"][name] = self._content(values["data"][name])
+            source = values["data"][name]
+            joined = isinstance(source, list)
+            values["data"][name] = [self._content(one) for one in source] if joined else self._content(source)
         for group, name in (("model", "backbone"), ("replaced", "generator")):
             values[group][name] = _place(values[group][name])
         return json.dumps(values, sort_keys=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffaug.errors import DiffaugError
+from diffaug.evaluation.folder import Folders
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.display import Display
 from diffaug.reproduce.grid import SHARED, Grid
@@ -35,7 +35,7 @@ class GridInterrupted(DiffaugError):  # noqa: N818 - nothing went wrong
 def run_grid(
     grid: Grid,
     plan: Plan,
-    data: Path,
+    data: Folders,
     *,
     jobs: int = 1,
     rows: Collection[str] | None = None,
@@ -48,7 +48,7 @@ def run_grid(
     Args:
         grid: as `Grid.begin` gave it.
         plan: whose cells it has.
-        data: the folder with the tasks that models are scored on.
+        data: the folders with the tasks that models are scored on.
         jobs: cells that run at the same time, each in a process of its own.
         rows: only these; None for all.
         keep_models: models stay when they are scored.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.errors import DiffaugError
-from diffaug.evaluation.folder import DataFolder
+from diffaug.evaluation.folder import DataFolder, Folders, folder_list
 from diffaug.evaluation.protocol import STS
 from diffaug.evaluation.sts import StsTask, load_sts
 from diffaug.evaluation.tasks import Embeddings
@@ -33,17 +32,19 @@ class StsTasks:
     tasks: Sequence[StsTask]
 
     @classmethod
-    def load(cls, folder: Path) -> StsTasks:
-        """Those of the seven that are in ``folder``.
+    def load(cls, folders: Folders) -> StsTasks:
+        """Those of the seven that are in ``folders``.
 
         Raises:
             DiffaugError: none is, or one is incomplete or damaged.
         """
-        there = DataFolder([folder])
+        places = folder_list(folders)
+        there = DataFolder(places)
         found = [load_sts(spec, there) for spec in STS if not spec.extra]
         if not any(found):
             names = ", ".join(spec.name for spec in STS if not spec.extra)
-            raise DiffaugError(f"{folder} holds none of the tasks to score models on ({names}); see diffaug data get")
+            where = " and ".join(map(str, places))
+            raise DiffaugError(f"none of the tasks to score models on ({names}) is in {where}; see diffaug data get")
         return cls([task for task in found if task is not None])
 
     def score(self, embedder: Embedder) -> tuple[dict[str, float], Similarities]:

@@ -29,6 +29,7 @@ from diffaug.reproduce.grid import SHARED, Grid
 from diffaug.training.signals import StopRequest, be_patient
 
 if TYPE_CHECKING:
+    from diffaug.evaluation.folder import Folders
     from diffaug.reproduce.score import StsTasks
 
 # A fork would inherit the state of CUDA, which does not survive it.
@@ -41,7 +42,7 @@ class Orders:
 
     Attributes:
         grid: the grid's folder.
-        data: the folder with the tasks that models are scored on.
+        data: the folders with the tasks that models are scored on.
         jobs: how many workers share the machine.
         keep_models: models stay when they are scored.
         fresh: a worker leaves after one cell, so that none finds anything loaded, trained or warm.
@@ -49,7 +50,7 @@ class Orders:
     """
 
     grid: Path
-    data: Path
+    data: Folders
     jobs: int
     keep_models: bool = True
     fresh: bool = False

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict
+from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict, source_list
 from diffaug.data.formats import HUB_PREFIX, open_table
 from diffaug.data.given import PASSED
 from diffaug.errors import DiffaugError
@@ -105,7 +105,7 @@ def _reads_unlabelled(recipe: Recipe) -> bool:
 def _check_files(data: DataSettings, names: list[str]) -> None:
     """Open the files of these settings; what is in them is checked when they are read."""
     for name in names:
-        source: str | None = getattr(data, name)
-        if source is not None and not source.startswith((HUB_PREFIX, PASSED)):
-            with open_table(source, lambda problem: None):
-                pass
+        for source in source_list(getattr(data, name)):
+            if not source.startswith((HUB_PREFIX, PASSED)):
+                with open_table(source, lambda problem: None):
+                    pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +15,16 @@ from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 
 if TYPE_CHECKING:
-    from diffaug.evaluation.folder import DataFolder
+    from diffaug.evaluation.folder import DataFolder, Folders
     from diffaug.evaluation.protocol import StsSpec
     from diffaug.evaluation.sts import StsTask
 
 # Names under which files are published or kept, best first; each may also be packed.
 _TRIPLETS = ("triplets.csv", "nli_for_simcse.csv", "triplets.tsv", "triplets.jsonl", "AllNLI.jsonl")
 _PAIRS = ("pairs.tsv", "pairs.csv", "pairs.jsonl", "AllNLI.tsv")
+# Labelled pairs are also SNLI and MultiNLI together, each in one of its published forms.
+_SNLI = ("snli_1.0_train.jsonl", "snli_1.0_train.txt")
+_MULTINLI = ("multinli_1.0_train.jsonl", "multinli_1.0_train.txt")
 _SENTENCES = ("wiki1m.txt", "wiki1m_for_simcse.txt", "sentences.txt")
 _PACKED = ("", ".xz", ".gz")
 _DEV, _TARGET = "STSB.dev.tsv", "target.txt"
@@ -36,19 +39,19 @@ class DataFiles:
     """The files that the recipes of a grid read. None: there is no such file.
 
     Attributes:
-        folder: where the tasks lie that models are scored on, and where files were looked for.
+        folders: where the tasks lie that models are scored on, and where files were looked for.
         triplets: premise, entailment, contradiction.
-        pairs: labelled pairs with all three labels.
+        pairs: labelled pairs with all three labels; several files are joined.
         sentences: unlabelled, one a line.
         dev: scored pairs that choose checkpoints and settings.
         target: the sentences of the tasks themselves, without scores, for flows that learn from them; left out, they
-            are taken from the tasks in `folder` when a row needs them.
+            are taken from the tasks in `folders` when a row needs them.
         made: a folder for files that have to be written for that, such as the grid's own.
     """
 
-    folder: Path | None = None
+    folders: tuple[Path, ...] = ()
     triplets: str | None = None
-    pairs: str | None = None
+    pairs: str | tuple[str, ...] | None = None
     sentences: str | None = None
     dev: str | None = None
     target: str | None = None
@@ -57,42 +60,42 @@ class DataFiles:
     @classmethod
     def find(
         cls,
-        folder: Path | None,
+        folders: Folders,
         made: Path | None = None,
         *,
         triplets: str | None = None,
-        pairs: str | None = None,
+        pairs: str | Sequence[str] | None = None,
         sentences: str | None = None,
         dev: str | None = None,
         target: str | None = None,
     ) -> DataFiles:
-        """Look for what is not named in ``folder`` and the folders below it.
+        """Look for what is not named in ``folders`` and the folders below them; what the first one has is taken.
 
         Args:
-            folder: such as `diffaug data get` fills, or with `nli/triplets.csv`, `nli/pairs.tsv`, `wiki/wiki1m.txt`
-                and `sts/*.tsv`; files may be packed as .xz or .gz. None: nothing but what is named.
+            folders: such as `diffaug data get` fills, or with `nli/triplets.csv`, `nli/pairs.tsv`, `wiki/wiki1m.txt`
+                and `sts/*.tsv`; files may be packed as .xz or .gz.
             made: where to write what has to be converted first.
-            triplets, pairs, sentences, dev, target: files to use instead of those in the folder, or other sources
+            triplets, pairs, sentences, dev, target: files to use instead of those in the folders, or other sources
                 that recipes take, as `hub:NAME`.
 
         Raises:
-            DiffaugError: a named file or the folder does not exist.
+            DiffaugError: a named file or a folder does not exist.
         """
-        named = {"triplets": triplets, "pairs": pairs, "sentences": sentences, "dev": dev, "target": target}
-        for option, source in named.items():
+        pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs or ())
+        named = [("triplets", triplets), ("sentences", sentences), ("dev", dev), ("target", target)]
+        for option, source in [*named, *(("pairs", source) for source in pairs)]:
             if source is not None and ":" not in source and not Path(source).is_file():
                 raise DiffaugError(f"there is no file {source}, which was given as --{option}")
-        if folder is None:
-            return cls(None, **named, made=made)
-        from diffaug.evaluation.folder import DataFolder
+        from diffaug.evaluation.folder import DataFolder, folder_list
 
-        there = DataFolder([folder])
+        places = folder_list(folders)
+        there = [DataFolder([place]) for place in places]
         return cls(
-            folder,
+            tuple(places),
             triplets=triplets or _first(there, _TRIPLETS),
-            pairs=pairs or _first(there, _PAIRS),
+            pairs=(pairs[0] if len(pairs) == 1 else pairs) or _pairs(there),
             sentences=sentences or _first(there, _SENTENCES),
-            dev=dev or _first(there, (_DEV,)) or _converted_dev(there, made),
+            dev=dev or _dev(there, made),
             target=target,
             made=made,
         )
@@ -122,17 +125,21 @@ class DataFiles:
         Raises:
             MissingDataError: there are none.
         """
-        from diffaug.data.readers import read_nli
+        from diffaug.data.readers import read_nli_files
 
         source = self.triplets or self.pairs
         if source is None:
             raise self._no_triplets()
-        return len(read_nli(source))
+        return len(read_nli_files([source] if isinstance(source, str) else source))
 
-    def _labels(self, recipe: Recipe) -> str:
+    def _labels(self, recipe: Recipe) -> str | tuple[str, ...]:
         if recipe.data.nli_classes == 3:
             if self.pairs is None:
-                raise MissingDataError(f"labelled pairs with three labels ({_looked_for(_PAIRS)}; name them: --pairs)")
+                both = f"{_SNLI[0]} with {_MULTINLI[0]}"
+                raise MissingDataError(
+                    f"labelled pairs with three labels ({_looked_for((*_PAIRS, both))}; fetch them with diffaug data "
+                    "get snli multinli, or name them with --pairs)"
+                )
             return self.pairs
         source = self.triplets or self.pairs
         if source is None:
@@ -148,11 +155,12 @@ class DataFiles:
         """The sentences of the tasks in the folder, each once, as a file of their own."""
         if self.target is not None:
             return self.target
-        if self.folder is None or self.made is None:
+        if not self.folders or self.made is None:
             raise MissingDataError("the sentences of the tasks, one a line (name them with --target)")
-        sentences = dict.fromkeys(s for task in _tasks(self.folder) for s in task.sentences())
+        sentences = dict.fromkeys(s for task in _tasks(self.folders) for s in task.sentences())
         if not sentences:
-            raise MissingDataError(f"the sentences of the tasks ({self.folder} holds none; name them with --target)")
+            where = " and ".join(map(str, self.folders))
+            raise MissingDataError(f"the sentences of the tasks (none in {where}; name them with --target)")
         return _written(self.made / _TARGET, "".join(f"{sentence}\n" for sentence in sentences))
 
     @staticmethod
@@ -168,8 +176,10 @@ def needs_labels(recipe: Recipe) -> bool:
     )
 
 
-def change(key: str, value: str) -> str:
-    """`key=value` such that the value is read as the text it is, whatever YAML makes of it."""
+def change(key: str, value: str | Sequence[str]) -> str:
+    """`key=value` such that the value is read as the text it is, whatever YAML makes of it; or as a list of texts."""
+    if not isinstance(value, str):
+        return f"{key}={json.dumps(list(value))}"
     try:
         plain = yaml.safe_load(value)
     except yaml.YAMLError:
@@ -177,21 +187,33 @@ def change(key: str, value: str) -> str:
     return f"{key}={value}" if plain == value else f"{key}={json.dumps(value)}"
 
 
-def _first(folder: DataFolder, names: tuple[str, ...]) -> str | None:
-    found = (folder.find(name + packed) for name in names for packed in _PACKED)
+def _first(folders: Sequence[DataFolder], names: tuple[str, ...]) -> str | None:
+    found = (folder.find(name + packed) for folder in folders for name in names for packed in _PACKED)
     return next((str(path) for path in found if path is not None), None)
+
+
+def _pairs(folders: Sequence[DataFolder]) -> str | tuple[str, ...] | None:
+    if (found := _first(folders, _PAIRS)) is not None:
+        return found
+    snli, multinli = _first(folders, _SNLI), _first(folders, _MULTINLI)
+    return (snli, multinli) if snli is not None and multinli is not None else None
+
+
+def _dev(folders: Sequence[DataFolder], made: Path | None) -> str | None:
+    found = (_first([folder], (_DEV,)) or _converted_dev(folder, made) for folder in folders)
+    return next((path for path in found if path is not None), None)
 
 
 def _looked_for(names: tuple[str, ...]) -> str:
     return f"looked for {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else f"looked for {names[0]}"
 
 
-def _tasks(folder: Path) -> Iterator[StsTask]:
+def _tasks(folders: Sequence[Path]) -> Iterator[StsTask]:
     from diffaug.evaluation.folder import DataFolder
     from diffaug.evaluation.protocol import STS
     from diffaug.evaluation.sts import load_sts
 
-    there = DataFolder([folder])
+    there = DataFolder(folders)
     for spec in STS:
         if not spec.extra and (task := load_sts(spec, there)) is not None:
             yield task
