@@ -106,7 +106,7 @@ def test_data_commands(tmp_path: Path) -> None:
     listed = run("ls", on=data)
     assert "wiki1m" in listed
     assert "275,601" in listed
-    assert "senteval   missing" in run("status", "--to", tmp_path, on=data)
+    assert "senteval     missing" in run("status", "--to", tmp_path, on=data)
     for name in ("train_5500.label", "TREC_10.label"):
         rows = 5452 if name.startswith("train") else 500
         (tmp_path / name).write_text("NUM:x how many ?\n" * rows)
