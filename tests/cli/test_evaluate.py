@@ -111,10 +111,10 @@ def test_data_commands(tmp_path: Path) -> None:
         rows = 5452 if name.startswith("train") else 500
         (tmp_path / name).write_text("NUM:x how many ?\n" * rows)
     assert "trec is in" in run("get", "trec", "--to", tmp_path / "data", "--from", tmp_path, on=data)
-    assert "trec       ready" in run("status", "--to", tmp_path / "data", on=data)
+    assert "trec         ready" in run("status", "--to", tmp_path / "data", on=data)
     (tmp_path / "data" / "trec" / "TREC_10.label").write_text("NUM:x\n")
     result = CliRunner().invoke(data, ["status", "--to", str(tmp_path / "data")])
     assert result.exit_code == 1
-    assert "trec       damaged: " in result.output
+    assert "trec         damaged: " in result.output
     with pytest.raises(DiffaugError, match="--from goes with one name"):
         run("get", "trec", "mrpc", "--from", tmp_path, on=data)

@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def in_child(work: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
         try:
             work()
         except BaseException:
+            traceback.print_exc()
             os._exit(7)
         os._exit(0)
 
