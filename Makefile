@@ -57,12 +57,13 @@ test-kernels: $(READY)  ## run our GPU kernels on this machine's CPU, in Triton'
 
 test-gpu: $(READY)  ## run what needs a GPU
 	$(BIN)/python -c 'import torch; assert torch.cuda.is_available(), "there is no GPU here"'
-	$(BIN)/pytest tests/kernels tests/training/test_graphed.py tests/training/test_training_run.py
+	$(BIN)/pytest tests/kernels tests/training/test_cuda_graphs.py tests/training/test_training_run.py
 
-lint: $(READY)   ## check style and types
+lint: $(READY)   ## check style, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(READY) ## put the code in form
 	$(BIN)/ruff check --fix .

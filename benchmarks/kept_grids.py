@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffaug import __version__
 from diffaug.config import load_recipe, source_list
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.statistics import Comparison
@@ -29,6 +28,7 @@ from diffaug.reproduce.paired import PairedTest, Run
 from diffaug.reproduce.paper import Figure
 from diffaug.reproduce.tables import to_dict
 from diffaug.reproduce.words import counted, listed
+from diffaug.version import __version__
 
 FORMAT_VERSION = 1
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from diffaug.augment.prefix import ReparametrisedPrefix
 from diffaug.models.encoder import Encoder
 from diffaug.models.template import Template
+from diffaug.models.views.prefix import ReparametrisedPrefix
 
 
 class ReleasedWay(nn.Module):

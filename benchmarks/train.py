@@ -36,14 +36,14 @@ from diffaug.config import load_recipe
 from diffaug.data.readers import read_nli
 from diffaug.data.streams import Batch
 from diffaug.embedder import EMBEDDED_MODEL
+from diffaug.losses.contrastive import info_nce
 from diffaug.methods import method_class
 from diffaug.methods.base import Inputs, Stage
 from diffaug.methods.twostage import TwoStage
-from diffaug.objectives.contrastive import info_nce
-from diffaug.training.ahead import Ahead
-from diffaug.training.optim import build_optimizer, trainable
-from diffaug.training.passes import passes_for
+from diffaug.training.execution.select import passes_for
+from diffaug.training.optimizer import build_optimizer, trainable
 from diffaug.training.precision import Precision
+from diffaug.training.prefetch import Ahead
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 SHAPES = {"mini": (6, 256, 4), "small": (6, 512, 8), "base": (12, 768, 12)}

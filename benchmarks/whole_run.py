@@ -30,7 +30,7 @@ from diffaug.config import load_recipe
 from diffaug.data.readers import read_nli, read_scored_pairs
 from diffaug.data.records import Triplets
 from diffaug.embedder import EMBEDDED_MODEL
-from diffaug.runner import default_device
+from diffaug.inference.runner import default_device
 from diffaug.training.precision import Precision
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from diffaug import embedder as module
-from diffaug.augment.build import build_views
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.inference.runner import Runner, TorchRunner, share_out
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import AdapterConfig, LoraConfig, ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
-from diffaug.runner import Runner, TorchRunner, share_out
+from diffaug.models.views.build import build_views
 
 Tiny = Callable[[str], Path]
 TWO = ["cpu", "cpu"]

@@ -5,6 +5,8 @@ The public names load on first use, so that ``import diffaug`` and ``diffaug --h
 
 from typing import TYPE_CHECKING, Any
 
+from diffaug.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from diffaug.config import load_recipe as load_recipe
     from diffaug.embedder import Embedder as Embedder
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from diffaug.evaluation import evaluate as evaluate
     from diffaug.training.run import train as train
 
-__version__ = "0.1.0"
 __all__ = ["DiffaugError", "Embedder", "evaluate", "load_recipe", "train"]
 
 _HOMES = {

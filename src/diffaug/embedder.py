@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from diffaug.errors import DiffaugError
-from diffaug.integrations.onnx_runner import is_onnx_export, load_onnx
+from diffaug.inference.onnx_runner import is_onnx_export, load_onnx
+from diffaug.inference.runner import Runner, TorchRunner, Vectors, share_out
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
-from diffaug.models.fetch import find_folder
-from diffaug.models.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
-from diffaug.models.saved import is_saved_model, load_model, save_model
+from diffaug.models.io.fetch import EMBEDDED_MODEL, find_folder
+from diffaug.models.io.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
+from diffaug.models.io.saved import is_saved_model, load_model, save_model
 from diffaug.progress import progress_bar
-from diffaug.runner import Runner, TorchRunner, Vectors, share_out
-
-EMBEDDED_MODEL = Path(__file__).parent / "assets" / "mini"
 
 # Sentences tokenised and sorted at a time: enough that almost every batch holds sentences of one length and needs no
 # padding, few enough that their tokens take no memory to speak of.
@@ -299,7 +297,7 @@ class Embedder:
         Raises:
             DiffaugError: no token, no right to write there, or no way to reach the hub.
         """
-        from diffaug.integrations.hub import push
+        from diffaug.hub.push import push
 
         return push(
             self,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from diffaug.config import DataSettings
+from diffaug.data.cache import KeptData
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
-from diffaug.data.kept import KeptData
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.models.config import ModelConfig

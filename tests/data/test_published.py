@@ -22,10 +22,10 @@ from published_data import (
 )
 
 from diffaug.config import DataSettings, load_recipe
+from diffaug.data.cache import KeptData
 from diffaug.data.check import check
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
-from diffaug.data.kept import KeptData
 from diffaug.data.problems import ProblemCount
 from diffaug.data.readers import read_labelled_pairs, read_nli, read_scored_pairs, read_sentences
 from diffaug.data.records import LabelledPairs, PositivePairs

@@ -100,6 +100,6 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "train", train_shortly)
     monkeypatch.setattr(sources, "get", lambda source, folder, **options: folder / source.name)
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("diffaug.integrations.hub.HfApi", NoHub)
-    monkeypatch.setattr("diffaug.integrations.hub.get_token", lambda: "a token")
+    monkeypatch.setattr("diffaug.hub.push.HfApi", NoHub)
+    monkeypatch.setattr("diffaug.hub.push.get_token", lambda: "a token")
     few_folds(monkeypatch)

@@ -10,7 +10,6 @@ import torch
 from made_up import embed
 from torch import nn
 
-from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.records import ScoredPairs, Triplets
 from diffaug.embedder import Embedder
 from diffaug.evaluation.geometry import GeometryTask, delta
@@ -19,6 +18,7 @@ from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
+from diffaug.models.views.prefix import FoldedPrefix
 
 
 def test_positive_pairs_are_those_above_four_fifths_of_the_scale() -> None:

@@ -15,7 +15,7 @@ from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.evaluation import evaluate
 from diffaug.evaluation.statistics import Spearman
-from diffaug.models.fingerprint import fingerprint
+from diffaug.models.io.fingerprint import fingerprint
 
 TRIPLETS = [("a dog", "a dog runs", "rain falls"), ("rain", "rain falls", "a dog runs")]
 PAIRS = [("a dog", "a dog runs", 5.0), ("rain falls", "a dog", 0.0), ("rain", "rain falls", 4.5), ("a", "b", 1.0)]

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from diffaug.augment.build import build_views
 from diffaug.embedder import Embedder
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import (
@@ -21,6 +20,7 @@ from diffaug.models.config import (
     Provenance,
 )
 from diffaug.models.encoder import Encoder
+from diffaug.models.views.build import build_views
 
 BERT_TEMPLATE = 'This sentence of "{}" means [MASK].'
 ROBERTA_TEMPLATE = "This sentence : ' {} ' means [MASK]."

@@ -21,9 +21,9 @@ from diffaug import evaluate
 from diffaug.cli import main
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.inference.onnx_runner import DESCRIPTION, GRAPH, OnnxRunner
 from diffaug.integrations import onnx
 from diffaug.integrations.onnx import export_onnx
-from diffaug.integrations.onnx_runner import DESCRIPTION, GRAPH, OnnxRunner
 from diffaug.models.config import (
     AdapterConfig,
     DenoiseConfig,

@@ -14,8 +14,6 @@ from tiny_models import FAMILIES
 from torch import Tensor
 from transformers import AutoModel
 
-from diffaug.augment.build import build_views
-from diffaug.augment.lora import Lora
 from diffaug.cli import main
 from diffaug.data.collate import collator_for
 from diffaug.embedder import Embedder
@@ -24,6 +22,8 @@ from diffaug.integrations.peft import export_peft
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import LoraConfig, ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
+from diffaug.models.views.build import build_views
+from diffaug.models.views.lora import Lora
 
 CONFIG = LoraConfig(views=2, rank=3, scale=0.7)
 

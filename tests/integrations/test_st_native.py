@@ -18,7 +18,7 @@ from st_models import EVERYTHING, KINDS, build
 from diffaug.cli.export import export
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.integrations.card import model_card
+from diffaug.hub.card import model_card
 from diffaug.integrations.st_native import export_native, export_sentence_transformers, why_not_native
 from diffaug.models.config import DenseConfig, ModelConfig, Provenance
 

@@ -11,7 +11,7 @@ from triton_device import DEVICE, DTYPE, INTERPRETED, leaf
 
 from diffaug.kernels import layer_norm
 from diffaug.kernels.casts import Copies, copy_wider
-from diffaug.kernels.quick import Quick
+from diffaug.kernels.fused import Quick
 
 # Of values of about one.
 TOLERANCE = 1e-5 if INTERPRETED else 2e-2
@@ -45,7 +45,7 @@ def test_shares_are_summed_column_by_column_and_always_alike(programs: int) -> N
 
 
 def chances(seed: int, numbers: int) -> NDArray[np.float64]:
-    """What `kernels.chance` draws, computed by numpy."""
+    """What `kernels.random` draws, computed by numpy."""
 
     def mixed(number: NDArray[np.uint32]) -> NDArray[np.uint32]:
         number = (number ^ (number >> 16)) * np.uint32(0x7FEB352D)

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from triton_device import DEVICE, DTYPE, INTERPRETED
 
 from diffaug import kernels
-from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.collate import collator_for
 from diffaug.kernels import layer_norm, linear, residuals
-from diffaug.kernels.quick import Quick
+from diffaug.kernels.fused import Quick
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import ModelConfig, Pooling, PrefixConfig
 from diffaug.models.encoder import Encoder
-from diffaug.training.halved import Halved
+from diffaug.models.views.prefix import FoldedPrefix
+from diffaug.training.execution.half_precision import Halved
 
 TOLERANCE = 1e-4 if INTERPRETED else 5e-2
 PREFIX = PrefixConfig(views=2, length=3)

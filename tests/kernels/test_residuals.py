@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from triton_device import DEVICE, DTYPE, INTERPRETED
 
 from diffaug.kernels import layer_norm, linear, residuals
-from diffaug.kernels.quick import Quick
+from diffaug.kernels.fused import Quick
 
 TOLERANCE = 1e-4 if INTERPRETED else 5e-2
 WIDTH = 16

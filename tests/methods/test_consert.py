@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from diffaug import Embedder
-from diffaug.augment.cutoff import PLAIN
-from diffaug.augment.synonym import SynonymReplacement
 from diffaug.config import load_recipe
 from diffaug.errors import DiffaugError
+from diffaug.models.views.cutoff import PLAIN
+from diffaug.models.views.synonym import SynonymReplacement
 from diffaug.training.loop import Loop
 from diffaug.training.run import train
 

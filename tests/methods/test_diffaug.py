@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from training_fixtures import pairs_of
 from transformers import BertConfig, BertModel
 
-from diffaug.augment.prefix import ReparametrisedPrefix
 from diffaug.data.streams import Batch
 from diffaug.methods.diffaug import DiffAug
 from diffaug.models.attention import attention_shape
 from diffaug.models.config import PrefixConfig
+from diffaug.models.views.prefix import ReparametrisedPrefix
 
 
 def vector(method: DiffAug, ids: list[int], view: int, gap: int = 0) -> Tensor:
@@ -173,7 +173,7 @@ def test_released_denoising_counts_the_prefix(tiny_run: Callable[..., Any]) -> N
 
 
 def test_stages_freeze_and_train_what_they_should(tiny_run: Callable[..., Any]) -> None:
-    from diffaug.training.optim import build_optimizer, trainable
+    from diffaug.training.optimizer import build_optimizer, trainable
 
     for setting, roles in (("sup", 3), ("semi-aux", 4)):
         method, inputs = tiny_run(setting)

@@ -19,8 +19,8 @@ import diffaug.methods.diffcse as module
 from diffaug import Embedder, train
 from diffaug.config import load_recipe
 from diffaug.errors import DiffaugError
+from diffaug.losses.replaced import choose_masked
 from diffaug.models.backbone import load_backbone
-from diffaug.objectives.replaced import choose_masked
 
 
 @pytest.fixture

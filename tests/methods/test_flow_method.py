@@ -18,11 +18,11 @@ from diffaug.config import Recipe, load_recipe, recipe_from_dict
 from diffaug.data.corpus import Corpus
 from diffaug.data.streams import Stream
 from diffaug.errors import DiffaugError
+from diffaug.losses.likelihood import bits_per_dimension
 from diffaug.methods.flow import BertFlow
 from diffaug.models.backbone import load_backbone
 from diffaug.models.flow import Flow
-from diffaug.objectives.likelihood import bits_per_dimension
-from diffaug.training.optim import trainable
+from diffaug.training.optimizer import trainable
 from diffaug.training.run import train
 
 

@@ -24,7 +24,7 @@ from diffaug import Embedder, train
 from diffaug.config import Recipe, load_recipe, recipe_names
 from diffaug.data.readers import read_scored_pairs
 from diffaug.errors import DiffaugError
-from diffaug.integrations.card import model_card
+from diffaug.hub.card import model_card
 from diffaug.models.backbone import load_mlm_transform
 from diffaug.training.scoring import spearman
 
@@ -172,7 +172,7 @@ def test_the_head_of_roberta_comes_behind_the_subtraction(recipe_run: Run, tiny_
 
 
 def test_head_and_backbone_learn_and_the_table_does_not(recipe_run: Run, masked_bert: Path) -> None:
-    from diffaug.training.optim import trainable
+    from diffaug.training.optimizer import trainable
 
     method, inputs, _ = recipe_run("promptbert-sup", backbone=masked_bert)
     stage, collated = inputs(2)

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from training_fixtures import pairs_of
 
 from diffaug import Embedder
-from diffaug.augment.hooked import HookedViews
 from diffaug.config import load_recipe
 from diffaug.data.streams import Stream
 from diffaug.errors import DiffaugError
 from diffaug.methods.diffaug import DiffAug
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
-from diffaug.training.optim import build_optimizer, trainable
+from diffaug.models.views.hooks import HookedViews
+from diffaug.training.optimizer import build_optimizer, trainable
 
 LEARNED = {
     "prefix": {"kind": "prefix", "length": 3},

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModel, DynamicCache
 
-from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.collate import Collator
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -24,6 +23,7 @@ from diffaug.models.backbone import load_backbone
 from diffaug.models.config import ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
+from diffaug.models.views.prefix import FoldedPrefix
 
 HOOKED = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
 REFUSED = ["mpnet", "deberta", "deberta-v2"]

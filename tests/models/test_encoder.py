@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.collate import Collator
 from diffaug.embedder import Embedder
 from diffaug.models.attention import attention_shape
@@ -19,6 +18,7 @@ from diffaug.models.backbone import first_position, load_backbone, position_limi
 from diffaug.models.config import DenseConfig, ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
+from diffaug.models.views.prefix import FoldedPrefix
 
 FIRST = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "distilbert": 0, "electra": 0, "albert": 0, "modernbert": 0}
 WITHOUT_PREFIX = {"mpnet": 2, "deberta": 0, "deberta-v2": 0}

@@ -14,8 +14,8 @@ from scipy import stats
 from torch import Tensor
 
 from diffaug.errors import DiffaugError
+from diffaug.losses.likelihood import bits_per_dimension
 from diffaug.models.flow import Actnorm, Coupling, Flow
-from diffaug.objectives.likelihood import bits_per_dimension
 
 # Even, divided evenly to the last level, and odd at every level.
 SHAPES = [(8, 1), (16, 2), (32, 3), (7, 2), (13, 3)]

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.collate import collator_for
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
@@ -20,6 +19,7 @@ from diffaug.models.encoder import Encoder
 from diffaug.models.packed import pack
 from diffaug.models.padding import groups
 from diffaug.models.rows import Rows, join_rows
+from diffaug.models.views.prefix import FoldedPrefix
 
 TEMPLATE = 'This sentence of "{}" means [MASK].'
 PREFIX = PrefixConfig(views=2, length=3)

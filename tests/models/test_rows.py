@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from diffaug.augment.prefix import FoldedPrefix
 from diffaug.data.collate import Collator
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows, join_rows
+from diffaug.models.views.prefix import FoldedPrefix
 
 TEMPLATE = "This sentence : ' {} ' means [MASK]."
 PREFIX = PrefixConfig(views=2, length=3)

@@ -28,7 +28,7 @@ from diffaug.reproduce.figures import cost, divergence, dots, draw, low_label, p
 from diffaug.reproduce.figures.style import look_of, save, styled
 from diffaug.reproduce.grid import Grid
 from diffaug.reproduce.plans import EXPERIMENTS, DataFiles, PlanSettings, plan
-from diffaug.training.readiness import Readiness
+from diffaug.training.stopping import Readiness
 
 LENGTHS = {"2": 85.0, "4": 85.6, "8": 86.3, "16": 86.0}
 DIFFAUG = ("DiffAug, semi", "diffaug-semi", "semi-supervised", False)

@@ -13,10 +13,10 @@ import pytest
 from plan_data import LABELS, fill_folder, settings
 from published_data import MULTINLI, SNLI, STSB_ROWS, nli_zip, write_stsb
 
-from diffaug.augment.synonym import WordNet
 from diffaug.config import Recipe, load_recipe, recipe_names
 from diffaug.data.sources import find_source, get
 from diffaug.errors import DiffaugError
+from diffaug.models.views.synonym import WordNet
 from diffaug.reproduce.budget import budget_names
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.paper import tables
@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DataFiles:
 @pytest.fixture(scope="module", autouse=True)
 def _wordnet() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("diffaug.augment.synonym.WordNet", lambda: None)
+        patch.setattr("diffaug.models.views.synonym.WordNet", lambda: None)
         yield
 
 
@@ -201,7 +201,7 @@ def test_experiments_that_vary_one_thing_take_the_first_setting(planned: Planned
 
 
 def test_rows_without_their_data_are_left_out_with_a_note(data: DataFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffaug.augment.synonym.WordNet", _no_wordnet)
+    monkeypatch.setattr("diffaug.models.views.synonym.WordNet", _no_wordnet)
     files = DataFiles(folders=data.folders, triplets=data.triplets, sentences=data.sentences, dev=data.dev)
     made = plan("main", settings(files))
     rows = {cell.row for cell in made.cells}
@@ -238,7 +238,7 @@ def test_with_fetched_data_no_row_of_the_main_table_is_left_out(
         write_stsb(benchmark / f"sts-{split}.csv", [STSB_ROWS[i % 4] for i in range(rows)])
     files = DataFiles.find(folder, tmp_path / "made")
     assert not [note for note in plan("main", settings(files)).notes if "left out" in note]
-    monkeypatch.setattr("diffaug.augment.synonym.WordNet", WordNet)
+    monkeypatch.setattr("diffaug.models.views.synonym.WordNet", WordNet)
     monkeypatch.setitem(sys.modules, "wn", None)
     (note,) = [note for note in plan("main", settings(files)).notes if "left out" in note]
     assert note.startswith("SimCSE, synonyms: left out")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import diffaug.methods.diffcse as module
 from diffaug.config import load_recipe
-from diffaug.training.cached import GradientCache
+from diffaug.training.execution.gradient_cache import GradientCache
 
 
 def every_third(candidates: Tensor, rate: float) -> Tensor:

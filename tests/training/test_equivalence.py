@@ -13,9 +13,9 @@ import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from diffaug.training.bylength import by_length, end_to_end
-from diffaug.training.cached import GradientCache
-from diffaug.training.passes import can_pack
+from diffaug.training.execution.gradient_cache import GradientCache
+from diffaug.training.execution.length_sorted import by_length, end_to_end
+from diffaug.training.execution.select import can_pack
 
 SETTINGS = ["sup", "semi", "semi-aux"]
 
@@ -80,7 +80,7 @@ def test_gradient_cache_repeats_the_dropout_of_the_first_pass(tiny_run: Callable
 
 
 def test_rows_by_length_give_the_same_step(tiny_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffaug.training.bylength._BUDGET", 100)
+    monkeypatch.setattr("diffaug.training.execution.length_sorted._BUDGET", 100)
     method, inputs = tiny_run("semi-aux")
     stage, collated = inputs(2)
     assert collated.rows.attention_mask is not None
@@ -123,7 +123,7 @@ def _process(rank: int, world: int, out: str, runs: list[tuple[str, Any, int]]) 
     torch.set_num_threads(1)
     # They meet at a file: a port that is free now may be another test's in a moment.
     torch.distributed.init_process_group("gloo", f"file://{out}/meeting", rank=rank, world_size=world)
-    from diffaug.training.distributed import average_gradients
+    from diffaug.distributed import average_gradients
 
     for setting, build, number in runs:
         method, stage, inputs = build(rank, world)

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from test_equivalence import _Build, _process, assert_same, gradients, plain
 
 from diffaug.config import Recipe
-from diffaug.training.bylength import by_length
-from diffaug.training.cached import GradientCache
+from diffaug.training.execution.gradient_cache import GradientCache
+from diffaug.training.execution.length_sorted import by_length
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_two_processes_equal_one_on_the_joined_batch(build: _Build, tmp_path: Pa
 
 @pytest.mark.parametrize("way", ["gradient cache", "by length"])
 def test_parts_give_the_same_step(way: str, build: _Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffaug.training.bylength._BUDGET", 60)
+    monkeypatch.setattr("diffaug.training.execution.length_sorted._BUDGET", 60)
     method, stage, inputs = build(0, 1)
     loss, expected = plain(method, stage, inputs)
     method.zero_grad()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from diffaug.training.optim import trainable
+from diffaug.training.optimizer import trainable
 from diffaug.training.precision import Precision
 
 

@@ -12,9 +12,9 @@ import torch
 from diffaug.config import recipe_from_dict
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.losses.metrics import alignment, uniformity
 from diffaug.methods import method_class
 from diffaug.models.backbone import load_backbone
-from diffaug.objectives.metrics import alignment, uniformity
 from diffaug.training.precision import Precision
 from diffaug.training.scoring import Scorer
 

@@ -8,9 +8,9 @@ import warnings
 
 import typer
 
-from diffaug import __version__
 from diffaug.cli import convert, data, embed, evaluate, export, push, report, reproduce, train
 from diffaug.errors import DiffaugError
+from diffaug.version import __version__
 
 app = typer.Typer(
     name="diffaug",

@@ -81,9 +81,9 @@ def export(
 
 def _card(folder: Path) -> str | None:
     """The card of a folder of ours or of sentence-transformers; that of a plain backbone is about something else."""
-    from diffaug.integrations.card import CARD
-    from diffaug.models.foreign import is_sentence_transformers
-    from diffaug.models.saved import is_saved_model
+    from diffaug.hub.card import CARD
+    from diffaug.models.io.foreign import is_sentence_transformers
+    from diffaug.models.io.saved import is_saved_model
 
     known = is_saved_model(folder) or is_sentence_transformers(folder)
     return (folder / CARD).read_text("utf-8", "replace") if known and (folder / CARD).is_file() else None

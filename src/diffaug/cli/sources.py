@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from diffaug.augment.synonym import GET_WORDNET
+from diffaug.models.views.synonym import GET_WORDNET
 
 Folder = Annotated[
     Path | None,

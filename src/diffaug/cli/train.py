@@ -40,7 +40,7 @@ def train(
         check_start(settings, out, resume)  # before the imports below, which take seconds
         if not quiet:
             _show_notes()
-    from diffaug.training.distributed import is_first
+    from diffaug.distributed import is_first
     from diffaug.training.loop import TrainingInterrupted
     from diffaug.training.run import train as run
 

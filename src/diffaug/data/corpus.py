@@ -10,9 +10,9 @@ from typing import TypeVar
 import numpy as np
 
 from diffaug.config import DataSettings, source_list
+from diffaug.data.cache import KeptData, file_key
 from diffaug.data.collate import Collator
 from diffaug.data.given import PASSED, Given
-from diffaug.data.kept import KeptData, file_key
 from diffaug.data.labels import Label
 from diffaug.data.layout import Columns
 from diffaug.data.problems import OnBad

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from diffaug import __version__
 from diffaug.errors import DiffaugError
+from diffaug.version import __version__
 
 _CHUNK = 1 << 20
 _TIMEOUT = 30.0

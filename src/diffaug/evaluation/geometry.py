@@ -12,8 +12,8 @@ import torch
 from diffaug.data.records import ScoredPairs, Triplets
 from diffaug.embedder import Embedder
 from diffaug.evaluation.tasks import Embeddings
-from diffaug.objectives.metrics import alignment, anisotropy, divergence, uniformity
-from diffaug.runner import TorchRunner
+from diffaug.inference.runner import TorchRunner
+from diffaug.losses.metrics import alignment, anisotropy, divergence, uniformity
 
 # Pairs above four fifths of the scale mean the same: on STS-B's scale from 0 to 5 those above 4, as SimCSE takes them.
 _POSITIVE = 0.8
@@ -22,7 +22,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Geometry:
-    """Measures of a model's vectors on one set of sentences; see `diffaug.objectives.metrics` for the formulas.
+    """Measures of a model's vectors on one set of sentences; see `diffaug.losses.metrics` for the formulas.
 
     Attributes:
         data: where the sentences come from.

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffaug import __version__
 from diffaug.evaluation.geometry import Geometry
 from diffaug.evaluation.statistics import Comparison
 from diffaug.evaluation.subject import ModelInfo
 from diffaug.evaluation.tasks import TaskResult
 from diffaug.files import atomic_file
+from diffaug.version import __version__
 
 FORMAT_VERSION = 1
 

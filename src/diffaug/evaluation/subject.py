@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from diffaug.embedder import EMBEDDED_MODEL, Embedder
+from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.tasks import Embeddings, Vectors
+from diffaug.models.io.fetch import EMBEDDED_MODEL
 
 Model = str | os.PathLike[str] | Embedder | Callable[[list[str]], Any] | None
 """A folder or hub name, an `Embedder`, or anything that has ``encode`` or is callable on a list of sentences."""

@@ -11,7 +11,7 @@ from mteb.models.model_meta import ScoringFunction
 
 from diffaug.embedder import Embedder, Vectors
 from diffaug.errors import DiffaugError
-from diffaug.models.fingerprint import fingerprint
+from diffaug.models.io.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     import torch

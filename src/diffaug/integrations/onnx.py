@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffaug import __version__
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
-from diffaug.integrations.onnx_runner import (
+from diffaug.inference.onnx_runner import (
     DESCRIPTION,
     FORMAT_VERSION,
     GRAPH,
@@ -35,6 +34,7 @@ from diffaug.integrations.onnx_runner import (
 )
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
+from diffaug.version import __version__
 
 if TYPE_CHECKING:
     from diffaug.embedder import Embedder

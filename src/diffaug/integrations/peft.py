@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffaug.augment.lora import Lora, LowRank
-from diffaug.augment.places import Place, add_update, find_places
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
 from diffaug.models.encoder import Encoder
+from diffaug.models.views.lora import Lora, LowRank
+from diffaug.models.views.targets import Place, add_update, find_places
 
 BACKBONE = "backbone"
 ALL = "all"

@@ -27,9 +27,9 @@ from transformers import PreTrainedTokenizerBase
 from diffaug.data.collate import collator_for
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.models.io.saved import load_model, save_model
+from diffaug.models.io.st_folder import MODULES, SETTINGS, add_requirements
 from diffaug.models.rows import Rows
-from diffaug.models.saved import load_model, save_model
-from diffaug.models.st_folder import MODULES, SETTINGS, add_requirements
 
 try:
     from sentence_transformers.base.modules import InputModule

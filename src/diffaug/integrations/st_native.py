@@ -5,7 +5,7 @@ A folder written here loads without diffaug and without a flag, as any other of 
 >>> from sentence_transformers import SentenceTransformer
 >>> model = SentenceTransformer("exported")  # doctest: +SKIP
 
-It is what `diffaug.models.foreign` reads, the other way round. All other models are saved with our module
+It is what `diffaug.models.io.foreign` reads, the other way round. All other models are saved with our module
 (`diffaug.integrations.sentence_transformers`), which keeps what theirs have no place for.
 """
 
@@ -30,7 +30,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file, atomic_folder
-from diffaug.integrations.card import CARD, model_card
+from diffaug.hub.card import CARD, model_card
 from diffaug.models.backbone import quiet
 from diffaug.models.encoder import Encoder
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffaug.kernels.replacing import Replacing
+from diffaug.kernels.override import Replacing
 
 _LEVELS = 1 << 16
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffaug.kernels.chance import chance
+from diffaug.kernels.random import chance
 
 # Programs that share the rows of a layer norm's gradient, at most, and the numbers that all of them together hold at a
 # time: a large GPU has registers for so many (640 rows of 1024, five to a processor). Of more programs, some would come

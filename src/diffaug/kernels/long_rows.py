@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffaug.kernels.chance import chance, scrambled
+from diffaug.kernels.random import chance, scrambled
 from diffaug.kernels.row_keys import load_keys, store_keys
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffaug.kernels.chance import scrambled
+from diffaug.kernels.random import scrambled
 
 
 @triton.jit

@@ -11,16 +11,16 @@ from typing import ClassVar
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from diffaug.augment.cutoff import PLAIN, Cutoff
 from diffaug.config import Recipe
 from diffaug.data.corpus import Corpus
 from diffaug.data.streams import Examples
+from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
+from diffaug.losses.contrastive import nt_xent
 from diffaug.methods.base import Inputs, Stage
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.config import ModelConfig
-from diffaug.objectives.contrastive import nt_xent
-from diffaug.training.distributed import gather_rows
+from diffaug.models.views.cutoff import PLAIN, Cutoff
 
 
 class ConSERT(TwoStage):

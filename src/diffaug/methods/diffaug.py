@@ -11,8 +11,6 @@ from dataclasses import replace
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from diffaug.augment.build import build_views
-from diffaug.augment.views import Views
 from diffaug.config import Recipe
 from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
@@ -21,6 +19,8 @@ from diffaug.methods.base import Stage
 from diffaug.methods.twostage import FIRST, SECOND, TwoStage
 from diffaug.models.config import AdapterConfig, LoraConfig, ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
+from diffaug.models.views.base import Views
+from diffaug.models.views.build import build_views
 
 
 class DiffAug(TwoStage):

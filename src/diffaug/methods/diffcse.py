@@ -16,18 +16,18 @@ from torch.utils.checkpoint import checkpoint
 
 from diffaug.config import Recipe
 from diffaug.data.collate import Collator
-from diffaug.embedder import EMBEDDED_MODEL
+from diffaug.distributed import gather_rows, own_rows
 from diffaug.errors import DiffaugError
+from diffaug.losses.contrastive import info_nce
+from diffaug.losses.replaced import choose_masked, replaced_labels, replaced_token_loss
 from diffaug.methods.base import Inputs, Stage
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.discriminator import Discriminator
 from diffaug.models.encoder import Encoder
 from diffaug.models.generator import Generator
 from diffaug.models.heads import BatchNormProjector
+from diffaug.models.io.fetch import model_source
 from diffaug.models.rows import Rows
-from diffaug.objectives.contrastive import info_nce
-from diffaug.objectives.replaced import choose_masked, replaced_labels, replaced_token_loss
-from diffaug.training.distributed import gather_rows, own_rows
 
 
 class DiffCSE(TwoStage):
@@ -51,7 +51,7 @@ class DiffCSE(TwoStage):
         self.projection = BatchNormProjector(encoder.backbone.config.hidden_size)
         self.initialise(self.projection)
         self.discriminator = Discriminator(encoder.backbone)
-        self.generator = Generator.load(str(EMBEDDED_MODEL) if source == "embedded" else source, collator.tokenizer)
+        self.generator = Generator.load(model_source(source), collator.tokenizer)
 
     def roles(self) -> dict[str, nn.Module]:
         return {**super().roles(), "discriminator": self.discriminator}

@@ -17,15 +17,15 @@ from diffaug.config import Recipe
 from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
 from diffaug.data.streams import Batch
+from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
+from diffaug.losses.likelihood import bits_per_dimension
 from diffaug.methods.base import Inputs, Represent, Stage
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.config import FlowConfig, ModelConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.flow import Flow
 from diffaug.models.rows import Rows
-from diffaug.objectives.likelihood import bits_per_dimension
-from diffaug.training.distributed import gather_rows
 
 
 class BertFlow(TwoStage):

@@ -14,11 +14,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from diffaug.config import Recipe
-from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.errors import DiffaugError
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.backbone import fill, load_mlm_transform
 from diffaug.models.config import DenseConfig
+from diffaug.models.io.fetch import model_source
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +44,7 @@ class PromptBERT(TwoStage):
             raise DiffaugError("PromptBERT needs model.template, a prompt with {} and [MASK]")
         if settings.head == "none" or settings.head_kind == "tanh":
             return super().build(recipe, backbone, tokenizer)
-        source = str(EMBEDDED_MODEL) if settings.backbone == "embedded" else settings.backbone
+        source = model_source(settings.backbone)
         transform = load_mlm_transform(source)
         if transform is None and settings.head_kind == "mlm":
             raise DiffaugError(

@@ -15,13 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from diffaug.augment.views import Views
 from diffaug.config import Recipe
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
 from diffaug.data.records import Triplets
 from diffaug.data.streams import Batch, Examples
+from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
+from diffaug.losses.contrastive import info_nce
+from diffaug.losses.nli import pair_features
 from diffaug.methods.base import Inputs, Method, Represent, Stage
 from diffaug.models.config import DenseConfig, ModelConfig
 from diffaug.models.denoise import denoise_config
@@ -30,9 +32,7 @@ from diffaug.models.heads import build_head
 from diffaug.models.initialise import init_normal, initializer_range
 from diffaug.models.rows import Rows, join_rows
 from diffaug.models.template import Template
-from diffaug.objectives.contrastive import info_nce
-from diffaug.objectives.nli import pair_features
-from diffaug.training.distributed import gather_rows
+from diffaug.models.views.base import Views
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from diffaug.errors import DiffaugError
-from diffaug.models.modes import evaluating
+from diffaug.models.eval_mode import evaluating
 from diffaug.models.packed import PackedStates
 
 NAME = "diffaug_prefix"

@@ -26,7 +26,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from diffaug.errors import DiffaugError
-from diffaug.models.fetch import BACKBONE_FILES, find_folder
+from diffaug.models.io.fetch import BACKBONE_FILES, find_folder
 
 
 def load_backbone(

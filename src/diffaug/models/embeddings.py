@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import first_position
-from diffaug.models.modes import evaluating
+from diffaug.models.eval_mode import evaluating
 
 Change = Callable[[Tensor], Tensor]
 """(rows, length, hidden size) -> the same shape."""

@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from diffaug.augment.prefix import Prefix
-from diffaug.augment.views import Views
 from diffaug.models.backbone import first_position
 from diffaug.models.config import ModelConfig, Pooling
 from diffaug.models.denoise import Denoise
 from diffaug.models.flow import Flow
 from diffaug.models.heads import build_head
-from diffaug.models.onlypooled import OnlyPooled
+from diffaug.models.layer_pruning import OnlyPooled
 from diffaug.models.packed import Packed, PackedStates, pack, pool_packed
 from diffaug.models.pooling import mix_layers, needs_all_layers, pool
 from diffaug.models.rows import Rows
+from diffaug.models.views.base import Views
+from diffaug.models.views.prefix import Prefix
 
 
 class Encoder(nn.Module):

@@ -10,13 +10,13 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from diffaug import __version__
 from diffaug.report import sections
 from diffaug.report.grids import GridRuns
 from diffaug.report.markup import Html, embedded_json, join, tag
 from diffaug.report.runs import Run
 from diffaug.report.settings import Comparison
 from diffaug.report.tables import grid_results
+from diffaug.version import __version__
 
 ASSETS = Path(__file__).parent / "assets"
 # In the order in which they are run; the last one starts everything.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffaug.config import read_settings, recipe_names
+from diffaug.config.typed import build, nearest
 from diffaug.errors import DiffaugError
-from diffaug.typed import build, nearest
 
 BUDGETS = Path(__file__).parent / "budgets"
 

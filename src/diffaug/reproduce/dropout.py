@@ -45,15 +45,16 @@ def dropout_divergence(recipe: Recipe) -> float:
     import torch
 
     from diffaug.data.corpus import Corpus
-    from diffaug.embedder import EMBEDDED_MODEL, Embedder
+    from diffaug.embedder import Embedder
+    from diffaug.inference.runner import default_device
+    from diffaug.losses.metrics import divergence
     from diffaug.methods import method_class
     from diffaug.models.backbone import load_backbone
-    from diffaug.objectives.metrics import divergence
-    from diffaug.runner import default_device
+    from diffaug.models.io.fetch import model_source
 
     # PromptBERT is DiffAug's encoder without the prefixes.
     plain = replace(recipe, method="promptbert", views=ViewSettings())
-    source = str(EMBEDDED_MODEL) if recipe.model.backbone == "embedded" else recipe.model.backbone
+    source = model_source(recipe.model.backbone)
     method = method_class(plain.method).build(plain, *load_backbone(source)).to(default_device())
     sentences = [first for first, _ in Corpus(recipe.data, method.collator).positives(_SENTENCES)]
     collator = Embedder(method.encoder, method.collator.tokenizer, device=default_device()).collator

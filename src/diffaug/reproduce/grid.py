@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from diffaug import __version__
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file, lock
 from diffaug.reproduce.cell import Cell, Result
+from diffaug.version import __version__
 
 DEV = "STS-B dev"
 """The score that chooses a row's setting, as `Result.scores` names it."""

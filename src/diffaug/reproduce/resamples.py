@@ -17,10 +17,10 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from diffaug import __version__
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.statistics import Floats
 from diffaug.files import atomic_file
+from diffaug.version import __version__
 
 FILE = ".resamples.npz"
 Pairs = dict[str, NDArray[np.float32]]

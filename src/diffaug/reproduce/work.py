@@ -23,8 +23,8 @@ from diffaug.files import atomic_file
 from diffaug.reproduce.cell import Cell, Result
 from diffaug.reproduce.grid import DEV, FAILURE, SIMILARITIES, write_json, write_result
 from diffaug.reproduce.score import StsTasks
-from diffaug.training.kept import Kept
 from diffaug.training.run import train
+from diffaug.training.run_cache import Kept
 
 # What earlier, interrupted attempts at a cell took.
 _SPENT = "spent.json"

@@ -190,7 +190,7 @@ class _Bench:
     def __init__(self, orders: Orders) -> None:
         import torch
 
-        from diffaug.training.kept import Kept
+        from diffaug.training.run_cache import Kept
 
         self._orders = orders
         self._kept = None if orders.fresh else Kept(orders.grid / SHARED)

@@ -21,9 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from diffaug.distributed import world_size
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
-from diffaug.training.distributed import world_size
 
 _NAME = re.compile(r"stage(\d)-step(\d{7})$")
 _FORMAT_VERSION = 1

@@ -18,19 +18,19 @@ from torch.optim import Optimizer
 
 from diffaug.config import Recipe
 from diffaug.data.streams import Stream
+from diffaug.distributed import any_process, average_gradients
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Inputs, Method, Stage
-from diffaug.models.saved import model_weights
-from diffaug.training.ahead import Ahead
-from diffaug.training.beginnings import Beginning, Ending
+from diffaug.models.io.saved import model_weights
 from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
-from diffaug.training.distributed import any_process, average_gradients
-from diffaug.training.optim import build_optimizer, set_learning_rates, trainable
-from diffaug.training.passes import Passes, passes_for
+from diffaug.training.execution.select import Passes, passes_for
+from diffaug.training.optimizer import build_optimizer, set_learning_rates, trainable
 from diffaug.training.precision import Precision
-from diffaug.training.readiness import Readiness
+from diffaug.training.prefetch import Ahead
 from diffaug.training.scoring import Scorer, Scores
 from diffaug.training.signals import StopRequest
+from diffaug.training.stage_cache import Beginning, Ending
+from diffaug.training.stopping import Readiness
 from diffaug.training.tracking import Tracker
 
 # Steps between looks at the loss: reading it makes a GPU wait.

@@ -24,19 +24,20 @@ from diffaug.config import Recipe, load_recipe, recipe_from_dict
 from diffaug.data.corpus import Corpus
 from diffaug.data.formats import Source
 from diffaug.data.given import Given
-from diffaug.embedder import EMBEDDED_MODEL, Embedder
+from diffaug.embedder import Embedder
 from diffaug.files import atomic_file
-from diffaug.integrations.card import CARD, model_card
+from diffaug.hub.card import CARD, model_card
+from diffaug.inference.runner import default_device
 from diffaug.methods import method_class
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import Provenance
-from diffaug.models.saved import save_model
-from diffaug.runner import default_device
+from diffaug.models.io.fetch import model_source
+from diffaug.models.io.saved import save_model
 from diffaug.training.checkpoint import Checkpoint, checkpoints
-from diffaug.training.kept import Kept
 from diffaug.training.loop import Loop, stage_streams
 from diffaug.training.precision import Precision
 from diffaug.training.preflight import claimed
+from diffaug.training.run_cache import Kept
 from diffaug.training.scoring import Scorer, spearman
 from diffaug.training.signals import be_patient, stop_on_signals
 from diffaug.training.trackers import check_trackers, tracked
@@ -131,7 +132,7 @@ def _train(
     precision = Precision(recipe.loop.precision, accelerator.device)
     tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
 
-    source = str(EMBEDDED_MODEL) if recipe.model.backbone == "embedded" else recipe.model.backbone
+    source = model_source(recipe.model.backbone)
     backbone, tokenizer = load_backbone(source) if kept is None else kept.backbone(source)
     torch.manual_seed(recipe.seed)  # only now: what loading draws must not decide how the rest begins
     method = method_class(recipe.method).build(recipe, backbone, tokenizer)

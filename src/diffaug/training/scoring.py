@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import spearmanr
 
-from diffaug.augment.compatibility import Compatibility, measure_compatibility
 from diffaug.data.records import ScoredPairs
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.inference.runner import Vectors
+from diffaug.losses.metrics import alignment, anisotropy, uniformity
 from diffaug.methods.base import Method
-from diffaug.models.modes import evaluating
-from diffaug.objectives.metrics import alignment, anisotropy, uniformity
-from diffaug.runner import Vectors
+from diffaug.models.eval_mode import evaluating
+from diffaug.models.views.compatibility import Compatibility, measure_compatibility
 from diffaug.training.precision import Precision
 
 # Vectors of unrelated sentences whose mean cosine is above this carry no information any more.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from diffaug.augment.prefix import ReparametrisedPrefix
 from diffaug.errors import DiffaugError
 from diffaug.integrations.released.checkpoint import PICKLED, read_checkpoint
 from diffaug.integrations.released.layout import Kind, Parts, Setting, recognise, setting_of, take_apart
@@ -19,9 +18,10 @@ from diffaug.models.backbone import build_backbone, complain, fill
 from diffaug.models.config import DenseConfig, ModelConfig, PrefixConfig, Provenance
 from diffaug.models.denoise import denoise_config
 from diffaug.models.encoder import Encoder
-from diffaug.models.fetch import FILES, find_folder
-from diffaug.models.saved import save_model
+from diffaug.models.io.fetch import FILES, find_folder
+from diffaug.models.io.saved import save_model
 from diffaug.models.template import Template
+from diffaug.models.views.prefix import ReparametrisedPrefix
 
 TEMPLATES = {"bert": 'This sentence of "{}" means[MASK].', "roberta": "This sentence : ' {} ' means[MASK]."}
 """The templates the releases are evaluated with, to the letter: a space before the mask may be a token of its own."""

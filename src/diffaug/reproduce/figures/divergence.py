@@ -26,7 +26,7 @@ from diffaug.reproduce.figures.style import (
 )
 from diffaug.reproduce.findings import Entry, Spread
 from diffaug.reproduce.grid import Grid
-from diffaug.training.readiness import Readiness
+from diffaug.training.stopping import Readiness
 
 
 @dataclass(frozen=True)

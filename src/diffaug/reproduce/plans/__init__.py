@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from diffaug.config.typed import nearest
 from diffaug.errors import DiffaugError
 from diffaug.reproduce.plans import (
     ablation,
@@ -17,7 +18,6 @@ from diffaug.reproduce.plans import (
 )
 from diffaug.reproduce.plans.base import Plan, PlanSettings
 from diffaug.reproduce.plans.files import DataFiles
-from diffaug.typed import nearest
 
 __all__ = ["EXPERIMENTS", "DataFiles", "Plan", "PlanSettings", "plan"]
 

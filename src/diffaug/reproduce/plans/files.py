@@ -242,7 +242,7 @@ def _written(path: Path, text: str) -> str:
 
 
 def _see_wordnet() -> None:
-    from diffaug.augment.synonym import WordNet
+    from diffaug.models.views.synonym import WordNet
 
     try:
         WordNet()

@@ -6,12 +6,12 @@ import shlex
 from dataclasses import asdict
 from typing import Any
 
-from diffaug import __version__
 from diffaug.evaluation.statistics import Comparison
 from diffaug.reproduce.cell import Cell
 from diffaug.reproduce.findings import GIB, MINUTES, Entry, Lead, Spread, Summary
 from diffaug.reproduce.paired import PairedTest, Run
 from diffaug.reproduce.tables.notes import notes
+from diffaug.version import __version__
 
 FORMAT_VERSION = 1
 

@@ -1,0 +1,43 @@
+"""Recipes: schema, loading and validation. Nothing heavy is imported to read one."""
+
+from diffaug.config.recipe import (
+    RECIPES,
+    DataSettings,
+    FlowSettings,
+    LoopSettings,
+    ModelSettings,
+    Recipe,
+    ReleasedBehaviour,
+    ReplacedSettings,
+    Stage1Settings,
+    Stage2Settings,
+    ViewSettings,
+    load_recipe,
+    read_settings,
+    recipe_from_dict,
+    recipe_names,
+    recipe_path,
+    recipe_text,
+    source_list,
+)
+
+__all__ = [
+    "RECIPES",
+    "DataSettings",
+    "FlowSettings",
+    "LoopSettings",
+    "ModelSettings",
+    "Recipe",
+    "ReleasedBehaviour",
+    "ReplacedSettings",
+    "Stage1Settings",
+    "Stage2Settings",
+    "ViewSettings",
+    "load_recipe",
+    "read_settings",
+    "recipe_from_dict",
+    "recipe_names",
+    "recipe_path",
+    "recipe_text",
+    "source_list",
+]

@@ -1,0 +1,74 @@
+"""Which values the settings of a recipe may have, beyond their types.
+
+What is refused here would otherwise fail late, after a stage that took hours, or train something nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from diffaug.config.typed import nearest
+from diffaug.errors import DiffaugError
+
+_AT_LEAST = {
+    "views.length": 1,
+    "views.bottleneck": 1,
+    "data.max_length": 1,
+    "stage1.steps": 0,
+    "stage1.max_steps": 1,
+    "stage1.batch_size": 2,
+    "stage1.learning_rate": 0,
+    "stage1.weight_decay": 0,
+    "stage2.steps": 1,
+    "stage2.batch_size": 2,
+    "stage2.learning_rate": 0,
+    "stage2.weight_decay": 0,
+    "stage2.aux_batch_size": 2,
+    "stage2.gradient_cache": 1,
+    "flow.levels": 1,
+    "flow.steps": 1,
+    "flow.hidden": 1,
+    "loop.accumulate": 1,
+    "loop.eval_every": 1,
+    "loop.save_minutes": 0,
+    "loop.patience": 1,
+}
+_ABOVE_ZERO = (
+    "data.labels",
+    "stage1.epochs",
+    "stage2.epochs",
+    "stage2.temperature",
+    "loop.clip",
+    "loop.adam_epsilon",
+)
+_FRACTIONS = ("views.dropout", "stage1.warmup", "stage2.warmup", "replaced.mask_rate")
+_SOURCES = ("nli", "unlabelled", "dev", "test")
+
+
+def check_values(recipe: Mapping[str, Any], source: str) -> None:
+    """Check a recipe's values, of which keys and types are in order; ``source`` is named in errors.
+
+    Raises:
+        DiffaugError: a number out of its range, a list without sources, or columns of a source that does not exist.
+    """
+    for key, least in _AT_LEAST.items():
+        _check(recipe, key, source, lambda number, least=least: number >= least, f"at least {least}")
+    for key in _ABOVE_ZERO:
+        _check(recipe, key, source, lambda number: number > 0, "more than 0")
+    for key in _FRACTIONS:
+        _check(recipe, key, source, lambda number: 0 <= number <= 1, "a part between 0 and 1")
+    for name in _SOURCES:
+        if recipe["data"][name] == []:
+            raise DiffaugError(f"{source}: data.{name} is an empty list; name at least one file, or set it to null")
+    for name in recipe["data"]["columns"]:
+        if name not in _SOURCES:
+            raise DiffaugError(f"{source}: unknown setting 'data.columns.{name}'{nearest(name, _SOURCES)}")
+
+
+def _check(recipe: Mapping[str, Any], key: str, source: str, fits: Callable[..., bool], wanted: str) -> None:
+    """Raise unless the number under ``key`` fits; what is left out, or a word such as auto, does."""
+    group, name = key.split(".")
+    number = None if recipe[group] is None else recipe[group][name]
+    if isinstance(number, (int, float)) and not fits(number):
+        raise DiffaugError(f"{source}: {key} = {number!r} does not fit; it must be {wanted}")

@@ -1,0 +1,1 @@
+"""Models on the hub: pushing, and the model card."""

@@ -1,0 +1,1 @@
+"""Computing vectors with a finished model: torch or ONNX Runtime."""

@@ -1,0 +1,156 @@
+"""The saved model: one folder with `diffaug.json`, `diffaug.safetensors` and the tokenizer's files.
+
+There is neither a `config.json` nor a `model.safetensors`, on purpose: other libraries would find a plain backbone in
+the folder, load it and drop template, prefix and head without a word. The backbone's settings are in `diffaug.json`.
+For sentence-transformers there are two small files that lead it to our module (`st_folder`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
+
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_folder
+from diffaug.models.backbone import build_backbone, fill, load_tokenizer
+from diffaug.models.config import SENTENCE_ENDS, ModelConfig, Provenance
+from diffaug.models.encoder import Encoder
+from diffaug.models.io.description import read_description
+from diffaug.models.io.st_folder import check_nothing_added, write_st_files
+from diffaug.models.views.build import build_views
+from diffaug.models.views.prefix import ReparametrisedPrefix
+from diffaug.version import __version__
+
+FORMAT_VERSION = 3
+DESCRIPTION = "diffaug.json"
+WEIGHTS = "diffaug.safetensors"
+_PARTS = ("backbone", "prefix", "adapter", "lora", "flow", "denoise", "head")
+_KEYS = {"format_version", "diffaug_version", "backbone", "model", "method", "recipe", "scores"}
+
+
+def is_saved_model(folder: Path) -> bool:
+    """Whether ``folder`` holds a model of ours."""
+    return (folder / DESCRIPTION).is_file()
+
+
+def save_model(
+    folder: Path,
+    encoder: Encoder,
+    tokenizer: PreTrainedTokenizerBase,
+    provenance: Provenance,
+    *,
+    weights: dict[str, Tensor] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write all that inference needs, atomically; ``weights`` from `model_weights` instead of those of this moment."""
+    description = {
+        "format_version": FORMAT_VERSION,
+        "diffaug_version": __version__,
+        "backbone": encoder.backbone.config.to_diff_dict(),
+        "model": encoder.config.to_dict(),
+        "method": provenance.method,
+        "recipe": provenance.recipe,
+        "scores": provenance.scores,
+    }
+    if type(encoder.backbone).__module__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
+        raise DiffaugError(
+            f"a '{encoder.backbone.config.model_type}' backbone runs code of its own and cannot be saved"
+        )
+    state = {name: tensor.cpu() for name, tensor in (weights or model_weights(encoder)).items()}
+    with atomic_folder(folder, overwrite=overwrite) as temporary:
+        try:
+            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+        except SafetensorError as error:  # a full disk, in words of its own
+            raise DiffaugError(f"{folder / WEIGHTS} cannot be written: {error}") from error
+        tokenizer.save_pretrained(temporary)
+        (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        write_st_files(temporary)
+
+
+def load_model(folder: Path, *, part_of_more: bool = False) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
+    """Read what `save_model` wrote.
+
+    Args:
+        folder: the model's.
+        part_of_more: sentence-transformers may have saved modules, prompts and the like beside ours, and the caller
+            takes care of them; otherwise a model to which something was added is refused.
+
+    Raises:
+        DiffaugError: a missing, truncated or damaged file, a format newer than this library, or weights and
+            description that do not fit each other.
+    """
+    description = read_description(folder / DESCRIPTION, "a diffaug model", FORMAT_VERSION, _KEYS)
+    if not part_of_more:
+        check_nothing_added(folder)
+    try:
+        config = ModelConfig.from_dict(_upgraded(description))
+    except DiffaugError as error:
+        raise DiffaugError(f"{folder / DESCRIPTION}: {error}") from error
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
+    for name, tensor in _read_weights(folder / WEIGHTS).items():
+        part, _, rest = name.partition(".")
+        if part not in parts:
+            raise DiffaugError(f"{folder / WEIGHTS}: unexpected weight {name!r}")
+        parts[part][rest] = tensor
+
+    backbone = build_backbone(description["backbone"], parts["backbone"], source=str(folder / WEIGHTS))
+    encoder = Encoder(backbone, config, build_views(config, backbone))
+    modules = {**_learned_views(encoder), **_behind_pooling(encoder)}
+    for part in parts.keys() - {"backbone"}:
+        fill(modules.get(part) or nn.Identity(), parts[part], str(folder / WEIGHTS), part)
+    provenance = Provenance(description["method"], description["recipe"], description["scores"])
+    return encoder.eval(), load_tokenizer(str(folder)), provenance
+
+
+def model_weights(encoder: Encoder) -> dict[str, Tensor]:
+    """A copy of all weights inference needs, where they are now. A prefix still in training form is folded."""
+    modules = {"backbone": encoder.backbone, **_learned_views(encoder), **_behind_pooling(encoder)}
+    state: dict[str, Tensor] = {}
+    for part, module in modules.items():
+        if isinstance(module, ReparametrisedPrefix):
+            module = module.fold()
+        if module is not None:
+            state |= {f"{part}.{name}": tensor for name, tensor in module.state_dict().items()}
+    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+
+
+def _learned_views(encoder: Encoder) -> dict[str, nn.Module]:
+    """The views' module under the name of its kind; nothing if there is none that belongs to the saved model."""
+    if encoder.views is None or encoder.views.config is None:
+        return {}
+    kind = next(name for name in ("prefix", "adapter", "lora") if getattr(encoder.config, name) is not None)
+    return {kind: encoder.views}
+
+
+def _behind_pooling(encoder: Encoder) -> dict[str, nn.Module | None]:
+    return {"flow": encoder.flow, "denoise": encoder.denoise, "head": encoder.head}
+
+
+def _upgraded(description: dict[str, Any]) -> Any:
+    """The model's settings as this version writes them: what later versions added is absent in older models."""
+    settings, version = description["model"], description["format_version"]
+    if isinstance(settings, dict) and version < 2:
+        settings = {"adapter": None, "lora": None, "flow": None, **settings}
+    if isinstance(settings, dict) and version < 3:
+        settings = {"denoise": None, "sentence_ends": SENTENCE_ENDS, **settings}
+        if isinstance(head := settings.get("head"), list):
+            settings["head"] = [{"layer_norm": None, **d} if isinstance(d, dict) else d for d in head]
+    return settings
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        pickles = [p.name for p in path.parent.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".ckpt", ".pkl"}]
+        hint = f"; {pickles[0]} is a pickle, which is never read" if pickles else ""
+        raise DiffaugError(f"{path} is missing{hint}")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DiffaugError(f"{path} is truncated or damaged ({error}); copy or save the model again") from error

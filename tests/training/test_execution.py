@@ -1,0 +1,236 @@
+"""How rows go through the encoder: which way is chosen, and that all give the same gradients."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diffaug.config import Recipe
+from diffaug.methods import method_class
+from diffaug.methods.base import Stage
+from diffaug.methods.twostage import TwoStage
+from diffaug.models.backbone import load_backbone
+from diffaug.models.encoder import Encoder
+from diffaug.models.packed import Packed
+from diffaug.models.rows import Rows
+from diffaug.training.execution.half_precision import Halved
+from diffaug.training.execution.select import PlainPasses, can_pack, on_cpu, passes_for
+from diffaug.training.optimizer import trainable
+from diffaug.training.precision import Precision
+from diffaug.training.prefetch import Ahead
+
+STAGE = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
+
+
+def build(recipe: Recipe) -> TwoStage:
+    torch.manual_seed(0)
+    method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone))
+    assert isinstance(method, TwoStage)
+    return method
+
+
+def rows_of(method: TwoStage) -> tuple[list[list[int]], list[int]]:
+    ids, _ = method.collator.ids(["A dog runs through the park.", "It sleeps.", "Nobody knew why the cat left."])
+    return ids, [0, 1, 0]
+
+
+class TestCanPack:
+    @pytest.mark.parametrize(
+        "family", ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
+    )
+    def test_families_that_go_through_the_attention_function(
+        self, family: str, tiny: Callable[[str], Path], make_recipe: Callable[..., Recipe]
+    ) -> None:
+        recipe = make_recipe(model={"backbone": str(tiny(family)), "template": None, "pooling": "mean"})
+        assert can_pack(build(recipe)) == (family != "modernbert")
+
+    @pytest.mark.parametrize("max_length", [24, 100])
+    def test_a_window_of_tokens_shows_in_rows_that_are_longer(
+        self, max_length: int, tiny: Callable[[str], Path], make_recipe: Callable[..., Recipe], tmp_path: Path
+    ) -> None:
+        """ModernBERT's own window, 64 tokens to each side: rows end to end know of none."""
+        folder = tmp_path / "modernbert"
+        shutil.copytree(tiny("modernbert"), folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "local_attention": 128}))
+        model = {"backbone": str(folder), "template": None, "pooling": "mean"}
+        method = build(make_recipe(model=model, data={"max_length": max_length}))
+        assert can_pack(method) == (max_length <= 64)
+
+    def test_families_that_attend_by_themselves(
+        self, tiny: Callable[[str], Path], make_recipe: Callable[..., Recipe]
+    ) -> None:
+        model = {"backbone": str(tiny("mpnet")), "template": None, "pooling": "mean", "head": "none"}
+        recipe = make_recipe(model=model, views={"kind": "dropout"})
+        simcse = Recipe(**{**vars(recipe), "method": "simcse", "stage1": None})
+        method = build(simcse).eval()
+        rows = method.collator.rows(rows_of(method)[0])
+        before = method.represent(rows)
+        assert not can_pack(method)
+        assert torch.equal(method.represent(rows), before)
+
+    def test_rows_that_are_cut_do(self, make_recipe: Callable[..., Recipe]) -> None:
+        model = {"template": None, "pooling": "mean", "head": "none"}
+        recipe = make_recipe(model=model, views={"kind": "cutoff", "first": {"shuffle": 1.0}, "second": {}})
+        assert can_pack(build(replace(recipe, method="consert", stage1=None)))
+
+    @pytest.mark.parametrize("kind", ["adapter", "lora"])
+    def test_views_by_hooks_do_not(self, kind: str, make_recipe: Callable[..., Recipe]) -> None:
+        assert not can_pack(build(make_recipe(views={"kind": kind})))
+
+    def test_leaves_the_model_as_it_was(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).train()
+        before = {name: value.clone() for name, value in method.state_dict().items()}
+        can_pack(method)
+        assert method.training
+        assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
+
+
+def test_a_cpu_gets_the_plain_way(make_recipe: Callable[..., Recipe]) -> None:
+    method, device = build(make_recipe()), torch.device("cpu")
+    found = passes_for(method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
+    assert isinstance(found, PlainPasses)
+
+
+@pytest.mark.parametrize("kind", ["prefix", "lora"])
+def test_a_cpu_pads_no_more_than_it_must(
+    kind: str, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows go end to end where the model takes them so, and in parts of similar length elsewhere."""
+    monkeypatch.setattr("diffaug.training.execution.length_sorted._BUDGET", 40)
+    method = build(make_recipe(views={"kind": kind})).eval()
+    rows = method.collator.rows(*rows_of(method))
+    wanted, way, represent, seen = method.represent(rows), on_cpu(method), Encoder.represent, []
+
+    def watched(self: Encoder, rows: Rows | Packed, **others: Any) -> torch.Tensor:
+        seen.append(type(rows))
+        return represent(self, rows, **others)
+
+    monkeypatch.setattr(Encoder, "represent", watched)
+    torch.testing.assert_close(way(rows), wanted)
+    assert seen == ([Packed] if kind == "prefix" else [Rows] * 2)
+
+
+def test_the_plain_way_is_there_on_request(make_recipe: Callable[..., Recipe]) -> None:
+    method, device = build(make_recipe()).train(), torch.device("cpu")
+    rows = method.collator.rows(*rows_of(method))
+
+    def vectors(represent: Callable[..., torch.Tensor]) -> torch.Tensor:
+        torch.manual_seed(3)
+        return represent(rows)
+
+    wanted = vectors(method.represent)
+    arguments = (method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
+    # Quick dropout draws other random numbers, so that which way it was can be seen from the outside.
+    assert torch.equal(vectors(passes_for(*arguments, fast=False)), wanted)
+    assert not torch.equal(vectors(passes_for(*arguments)), wanted)
+
+
+class TestHalved:
+    """In 32 bits, where its results can be compared digit by digit."""
+
+    def test_gradients_equal_plain_ones(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).eval()
+        learning = trainable(method, STAGE)
+        rows = method.collator.rows(*rows_of(method))
+        weights = torch.randn(3, 32)
+        (method.represent(rows) * weights).sum().backward()
+        wanted = {name: p.grad.clone() for name, p in learning.items() if p.grad is not None}
+        method.zero_grad()
+
+        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        for times in (1, 2, 3):  # gradients add up until they are dropped
+            vectors = halved(rows)
+            with halved.adding():
+                halved.backward(vectors, weights)
+            for name, gradient in wanted.items():
+                found = learning[name].grad
+                assert found is not None
+                torch.testing.assert_close(found, times * gradient, rtol=1e-4, atol=1e-6)
+
+    def test_a_backward_on_the_side_leaves_the_gradients_so_far_alone(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).eval()
+        learning = trainable(method, STAGE)
+        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        vectors = halved(method.collator.rows(*rows_of(method)))
+        with halved.adding():
+            halved.backward(vectors, torch.ones_like(vectors))
+        wanted = {name: p.grad.clone() for name, p in learning.items() if p.grad is not None}
+        halved.keep_earlier()
+        vectors = halved(method.collator.rows(*rows_of(method)))
+        halved.backward(vectors, torch.zeros_like(vectors))
+        assert all(torch.equal(learning[name].grad, gradient) for name, gradient in wanted.items())  # type: ignore[arg-type]
+
+    def test_computes_with_what_the_weights_were_at_the_last_refresh(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).eval()
+        learning = trainable(method, STAGE)
+        halved = Halved(method.encoder, method.represent, learning, torch.bfloat16)  # type: ignore[arg-type]
+        rows = method.collator.rows(*rows_of(method))
+        before = halved(rows)
+        assert before.dtype == torch.bfloat16
+        with torch.no_grad():
+            for parameter in learning.values():
+                parameter.mul_(1.1)
+        assert torch.equal(halved(rows), before)
+        halved.refresh()
+        after = halved(rows).float()
+        assert not torch.equal(after, before.float())
+        torch.testing.assert_close(after, method.represent(rows), rtol=0.1, atol=0.1)
+        assert all(parameter.dtype == torch.float32 for parameter in method.parameters())
+
+    def test_what_is_frozen_gets_no_gradient(self, make_recipe: Callable[..., Recipe]) -> None:
+        method = build(make_recipe()).eval()
+        stage = Stage(1, 1, {}, {"views": 1e-3}, 1)
+        learning = trainable(method, stage)
+        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        vectors = halved(method.collator.rows(*rows_of(method)))
+        with halved.adding():
+            halved.backward(vectors, torch.ones_like(vectors))
+        assert all(parameter.grad is None for parameter in method.encoder.backbone.parameters())
+        assert any(float(p.grad.abs().sum()) > 0 for p in learning.values() if p.grad is not None)
+
+
+class TestAhead:
+    def test_gives_what_is_made_in_order_and_makes_some_ahead(self) -> None:
+        made: list[int] = []
+        enough = threading.Event()
+
+        def make(number: int) -> int:
+            made.append(number)
+            if number == 2:
+                enough.set()
+            return number * number
+
+        ahead = Ahead(make, 5)
+        assert ahead(0) == 0
+        assert enough.wait(10), "two more should be made while the first is in use"
+        assert [ahead(n) for n in range(1, 5)] == [1, 4, 9, 16]
+        ahead.close()
+        assert made == [0, 1, 2, 3, 4]
+
+    def test_an_error_comes_with_its_number(self) -> None:
+        def make(number: int) -> int:
+            if number == 1:
+                raise ValueError("broken")
+            return number
+
+        ahead = Ahead(make, 3)
+        assert ahead(0) == 0
+        with pytest.raises(ValueError, match="broken"):
+            ahead(1)
+        ahead.close()
+
+
+def test_a_gpu_that_imitates_bf16_computes_in_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert Precision("auto", torch.device("cuda")).half is None
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    assert Precision("auto", torch.device("cuda")).half is torch.bfloat16
