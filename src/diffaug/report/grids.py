@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from diffaug.experiments.grid import Grid
+from diffaug.experiments.results import DEV, Cell
 from diffaug.report.runs import Run, failure_words, read_run
-from diffaug.reproduce.cell import Cell
-from diffaug.reproduce.grid import DEV, Grid
 
 # Curves shown at first.
 _MOST = 12

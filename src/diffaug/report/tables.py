@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 
 from diffaug.errors import DiffaugError
+from diffaug.experiments.grid import Grid
+from diffaug.experiments.tables import Part, notes, parts
 from diffaug.report.markup import Html, join, tag
 from diffaug.report.sections import MANY, scrolling
-from diffaug.reproduce.grid import Grid
-from diffaug.reproduce.tables import Part, notes, parts
 from diffaug.tabular import Section
 
 # A figure larger than this would make the page slow to open.
@@ -20,7 +20,7 @@ def grid_results(grid: Grid) -> Html:
 
     The figures stand behind the first table, which has the same numbers, and settings that fill a screen are closed.
     """
-    from diffaug.reproduce.summary import summarise
+    from diffaug.experiments.summary import summarise
 
     try:
         summary = summarise(grid)
