@@ -19,11 +19,7 @@ Row = tuple[str, str, str, bool]
 
 
 def make_grid(
-    folder: Path,
-    experiment: str,
-    cells: Iterable[Cell],
-    result: Callable[[Cell], Result | None],
-    columns_are: str = "",
+    folder: Path, experiment: str, cells: Iterable[Cell], result: Callable[[Cell], Result | None], columns_are: str = ""
 ) -> Grid:
     """A grid whose cells are finished where ``result`` gives one."""
     cells = list(cells)

@@ -56,13 +56,7 @@ def few_grid(folder: Path) -> Grid:
         for column in ("2,756", "27,560")
     ]
     grid = begin(
-        folder,
-        cells,
-        "low-label",
-        encoder="bert-base-uncased",
-        seeds=(1, 2),
-        draws=1,
-        columns_are="labelled examples",
+        folder, cells, "low-label", encoder="bert-base-uncased", seeds=(1, 2), draws=1, columns_are="labelled examples"
     )
     grid.add(again(cell, 2) for cell in cells)
     for cell in grid.cells:

@@ -20,10 +20,7 @@ TRAINED = [
 
 @pytest.mark.parametrize("recipe", TRAINED)
 def test_the_settings_of_budgets_can_be_run(
-    recipe: str,
-    recipe_run: Callable[..., Any],
-    tiny_masked_lm: Callable[[str], Path],
-    request: pytest.FixtureRequest,
+    recipe: str, recipe_run: Callable[..., Any], tiny_masked_lm: Callable[[str], Path], request: pytest.FixtureRequest
 ) -> None:
     if recipe == "simcse-synonym":
         request.getfixturevalue("tiny_wordnet")

@@ -76,3 +76,25 @@ def test_who_ends_with_a_grid_that_is_stopped_has_not_failed(crew: LocalExecutor
     crew.submit(made_up_cell("SIGKILL"))
     crew.stopping.signal = signal.SIGTERM
     assert outcome(crew) == Outcome(made_up_cell("SIGKILL"))
+
+
+def report_gpu(connection: Connection, orders: Orders, log: Path, gpu: str | None) -> None:
+    """A worker that says which GPU it has."""
+    cell = connection.recv()
+    connection.send((Outcome(cell, failure=str(gpu)), False))
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [("2,GPU-x", {"2", "GPU-x"}), ("7", {"None"}), ("", {"None"})],
+    ids=["several", "one", "none"],
+)
+def test_each_job_has_its_own_gpu_where_there_are_several(
+    crew: LocalExecutor, monkeypatch: pytest.MonkeyPatch, visible: str, expected: set[str]
+) -> None:
+    monkeypatch.setattr(executor, "_work", report_gpu)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for _ in range(2):  # a worker that has ended leaves its GPU to the next
+        for row in ("A", "B"):
+            crew.submit(made_up_cell(row))
+        assert {outcome(crew).failure for _ in range(2)} == expected

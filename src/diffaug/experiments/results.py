@@ -283,12 +283,7 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         found = {name: self._value(name) for name in dict.fromkeys([*self.values, *self.published])}
-        settings = {
-            "planned": self.settings,
-            "tried": self.tried,
-            "chosen": self.chosen,
-            "chosen_number": self.setting,
-        }
+        settings = {"planned": self.settings, "tried": self.tried, "chosen": self.chosen, "chosen_number": self.setting}
         return {
             **{name: getattr(self, name) for name in ("group", "row", "column", "baseline")},
             "strongest_baseline": self.strongest,

@@ -89,10 +89,7 @@ class Schedule:
 
 
 def listing(
-    grid: Grid,
-    more: Callable[[Cell], list[Cell]],
-    rows: Collection[str] | None = None,
-    reuse: Reuse | None = None,
+    grid: Grid, more: Callable[[Cell], list[Cell]], rows: Collection[str] | None = None, reuse: Reuse | None = None
 ) -> Iterator[str]:
     """The output of `--dry-run`: a paragraph per row and column with a line per known run, and totals.
 

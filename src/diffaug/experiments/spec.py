@@ -20,6 +20,8 @@ from diffaug.config.typed import build, nearest
 from diffaug.errors import DiffaugError
 
 PAPER = Path(__file__).parent / "paper"
+TIME, DROPOUT = "time-and-memory", "dropout-divergence"
+"""What a grid can measure beside scores."""
 
 Value = str | int | float | bool
 Score = Literal["dev", "average"]
@@ -296,6 +298,9 @@ def _check(spec: GridSpec, path: Path) -> None:
         raise DiffaugError(f"{path}: columns needs either setting and values, or labels")
     if spec.seeds < 1 or spec.draws < 1:
         raise DiffaugError(f"{path}: seeds and draws must be at least 1, got {spec.seeds} and {spec.draws}")
+    for measure in spec.measure:
+        if measure not in (TIME, DROPOUT) and ":" not in measure:
+            raise DiffaugError(f"{path}: measure must be {TIME}, {DROPOUT} or module:function, got {measure!r}")
     for row in spec.rows:
         for change in row.changes:
             if "=" not in change:

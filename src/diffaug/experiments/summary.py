@@ -35,12 +35,7 @@ _RUNS_WITH_BAR = 20
 
 
 def summarise(
-    grid: Grid,
-    *,
-    rows: Collection[str] | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
+    grid: Grid, *, rows: Collection[str] | None = None, resamples: int = 1000, seed: int = 0, confidence: float = 0.95
 ) -> Summary:
     """Summarise the finished runs of a grid.
 

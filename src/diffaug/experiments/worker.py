@@ -203,10 +203,7 @@ def dropout_divergence(recipe: Recipe) -> float:
 
 
 # Time and memory are measured in every run; the name only asks for one run at a time.
-_MEASURES: dict[str, Measure] = {
-    "time-and-memory": lambda run: None,
-    "dropout-divergence": record_dropout_divergence,
-}
+_MEASURES: dict[str, Measure] = {"time-and-memory": lambda run: None, "dropout-divergence": record_dropout_divergence}
 
 
 @contextmanager
