@@ -138,7 +138,7 @@ def test_columns_may_be_parts_of_the_labels(spec: Path) -> None:
         ({"seeds": 0}, "must be at least 1"),
         ({"tasks": {"STS12": "x.tsv"}}, "needs another name"),
         ({"tasks": {}}, "no task to score models on: none of STS12, .* was given"),
-        ({"measure": ["weight"]}, "measure 'weight' cannot be found"),
+        ({"measure": ["weight"]}, "or module:function, got 'weight'"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_trained(values: dict[str, object], words: str, spec: Path) -> None:

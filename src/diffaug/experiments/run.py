@@ -21,6 +21,7 @@ from diffaug.experiments.executor import Executor, LocalExecutor, Orders
 from diffaug.experiments.grid import SHARED, Grid
 from diffaug.experiments.results import AVERAGE, DEV, Cell, Result
 from diffaug.experiments.schedule import Schedule
+from diffaug.experiments.spec import TIME
 from diffaug.training.signals import StopRequest, stop_on_signals
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _POLL, _REFRESH, _LOG_EVERY = 0.2, 1.0, 60.0
 # More lines would not fit into a small window.
 _SHOWN = 16
-_ALONE = "time-and-memory"
 
 
 class GridInterrupted(DiffaugError):  # noqa: N818 - nothing went wrong
@@ -75,7 +75,7 @@ def run_grid(
     """
     if jobs < 1:
         raise DiffaugError(f"the number of jobs must be at least 1, got {jobs}")
-    alone = _ALONE in plan.spec.measure
+    alone = TIME in plan.spec.measure
     orders = Orders(grid.folder, tasks, 1 if alone else jobs, keep_models, alone, tuple(plan.spec.measure))
     with grid.locked(), stop_on_signals() as stop, LocalExecutor(orders, grid.folder / "workers.log", stop) as executor:
 

@@ -31,6 +31,7 @@ from diffaug.experiments.data import StsTasks
 from diffaug.experiments.executor import Orders, Outcome
 from diffaug.experiments.grid import FAILURE, SHARED, SIMILARITIES, write_json, write_result
 from diffaug.experiments.results import DEV, Cell, Result
+from diffaug.experiments.spec import DROPOUT, TIME
 from diffaug.files import atomic_file
 from diffaug.inference.runner import default_device
 from diffaug.losses.metrics import divergence
@@ -61,13 +62,17 @@ class Worker:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._cache = None if orders.alone else Kept(orders.grid / SHARED)
-        self._measures = [find_measure(name) for name in orders.measure]
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // orders.jobs)))
 
     @cached_property
     def _tasks(self) -> StsTasks:
         return self._orders.tasks.load()
+
+    @cached_property
+    def _measures(self) -> list[Measure]:
+        # Time and memory are measured in every run.
+        return [find_measure(name) for name in self._orders.measure if name != TIME]
 
     def run(self, cell: Cell) -> tuple[Outcome, bool]:
         """Run a cell; returns the outcome, and whether this process can run another."""
@@ -148,19 +153,18 @@ def run_cell(
 
 
 def find_measure(name: str) -> Measure:
-    """What a specification calls `measure`: one of ours, or a function as `module:function`.
+    """The function of a name under `measure` in a specification.
 
     Raises:
-        DiffaugError: there is none.
+        DiffaugError: there is no such function.
     """
-    if name in _MEASURES:
-        return _MEASURES[name]
+    if name == DROPOUT:
+        return record_dropout_divergence
     module, _, function = name.partition(":")
     try:
         found: Measure = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        known = ", ".join(_MEASURES)
-        raise DiffaugError(f"measure {name!r} cannot be found ({error}); use {known} or module:function") from error
+        raise DiffaugError(f"the function of measure {name!r} cannot be imported: {error}") from error
     return found
 
 
@@ -200,10 +204,6 @@ def dropout_divergence(recipe: Recipe) -> float:
         torch.manual_seed(recipe.seed)
         first, second = (method.encoder.represent(rows) for _ in range(2))
         return float(divergence(first.float(), second.float()))
-
-
-# Time and memory are measured in every run; the name only asks for one run at a time.
-_MEASURES: dict[str, Measure] = {"time-and-memory": lambda run: None, "dropout-divergence": record_dropout_divergence}
 
 
 @contextmanager
