@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,9 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return train(shorten(load_recipe(recipe) if isinstance(recipe, str) else recipe), *args, **options)
 
     monkeypatch.setattr(run, "train", train_shortly)
+    # The workers of a grid inherit this.
+    monkeypatch.setattr("diffaug.experiments.worker.train", train_shortly)
+    monkeypatch.setattr("diffaug.experiments.executor._PROCESSES", multiprocessing.get_context("fork"))
     monkeypatch.setattr(sources, "get", lambda source, folder, **options: folder / source.name)
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("diffaug.hub.push.HfApi", NoHub)

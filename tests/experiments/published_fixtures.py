@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_grids import again, begin, finish, make_cell
+from experiments.made_grids import again, begin, finish, make_cell
 
 from diffaug.experiments.grid import TAKEN_OVER, Grid
 from diffaug.experiments.publish import machine_paths, read
