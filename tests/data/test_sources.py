@@ -232,15 +232,15 @@ def test_of_two_that_fetch_the_same_one_is_told_to_wait(archive: bool, server: S
 def test_what_another_has_fetched_meanwhile_is_not_fetched_again(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, alone = one_file(server), sources.alone
+    source, exclusive_lock = one_file(server), sources.exclusive_lock
 
     def late(*arguments: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(sources, "alone", alone)
+            patch.setattr(sources, "exclusive_lock", exclusive_lock)
             sources.get(source, tmp_path)
-        return alone(*arguments)
+        return exclusive_lock(*arguments)
 
-    monkeypatch.setattr(sources, "alone", late)
+    monkeypatch.setattr(sources, "exclusive_lock", late)
     sources.get(source, tmp_path)
     assert len(server.requests) == 1
 

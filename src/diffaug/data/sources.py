@@ -22,7 +22,7 @@ from typing import IO
 from diffaug.data.catalogue import SOURCES, RemoteFile, Source
 from diffaug.data.download import DownloadError, Fetched, checksum, download
 from diffaug.errors import DiffaugError
-from diffaug.files import alone, atomic_file, atomic_folder
+from diffaug.files import atomic_file, atomic_folder, exclusive_lock
 
 RECEIPT = "source.json"
 Advance = Callable[[str, int, int | None], None]
@@ -118,7 +118,7 @@ def get(
     except OSError as error:
         raise DiffaugError(f"{folder} cannot be written: {error.strerror or error}") from error
     busy = f"another process is fetching {source.name} into {folder}; wait for it to end"
-    with alone(folder / f".{source.name}.lock", busy):
+    with exclusive_lock(folder / f".{source.name}.lock", busy):
         # Another process may have put it there since.
         if again or given is not None or status(source, folder).state != "ready":
             _put(source, home, given, advance)

@@ -53,10 +53,10 @@ class StsTasks:
         Raises:
             DiffaugError: the model gives something that cannot be scored.
         """
-        from diffaug.evaluation.subject import Subject
+        from diffaug.evaluation.evaluated_model import EvaluatedModel
 
         sentences = dict.fromkeys(sentence for task in self.tasks for sentence in task.sentences())
-        embeddings = Subject(embedder, show_progress=False).embed(list(sentences))
+        embeddings = EvaluatedModel(embedder, show_progress=False).embed(list(sentences))
         scores = {task.name: task.score(embeddings).score for task in self.tasks}
         if undefined := [name for name, score in scores.items() if not np.isfinite(score)]:
             raise DiffaugError(f"{undefined[0]} has no score: the model finds all its pairs equally similar")

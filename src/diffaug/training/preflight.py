@@ -14,7 +14,7 @@ from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict
 from diffaug.data.formats import HUB_PREFIX, open_table
 from diffaug.data.given import PASSED
 from diffaug.errors import DiffaugError
-from diffaug.files import alone, restore, sweep
+from diffaug.files import exclusive_lock, restore, sweep
 from diffaug.training.trackers import check_trackers
 
 _LOCK = ".lock"
@@ -76,7 +76,7 @@ def claimed(folder: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
     except OSError as error:
         raise DiffaugError(f"{folder} cannot be written: {error.strerror or error}") from error
     try:
-        with alone(
+        with exclusive_lock(
             folder / _LOCK, f"another process is at work in {folder}; wait for it to end, or choose another folder"
         ):
             check_folder(folder, recipe, resume)  # again: a run may have begun or ended there meanwhile

@@ -18,7 +18,7 @@ FORMAT_VERSION = 1
 
 def to_dict(summary: Summary) -> dict[str, Any]:
     """As JSON takes it; numbers to six places, None where one is undefined."""
-    from diffaug.evaluation.report import clean_numbers  # brings torch along, which a table for people does without
+    from diffaug.evaluation.statistics import clean_numbers
 
     everything = {
         "format_version": FORMAT_VERSION,
