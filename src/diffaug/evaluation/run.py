@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from diffaug.data.formats import Source
-from diffaug.data.layout import ROLES, Columns, Kind
-from diffaug.data.readers import read_scored_pairs, read_triplets
-from diffaug.data.sources import data_folder
+from diffaug.data.columns import ROLES, Columns, Kind
+from diffaug.data.public.store import data_folder
+from diffaug.data.read import read_scored_pairs, read_triplets
+from diffaug.data.table import Source
 from diffaug.errors import DiffaugError
 from diffaug.evaluation import sts, transfer
 from diffaug.evaluation.folder import DataFolder
@@ -67,7 +67,7 @@ def evaluate(
         tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR`` ...), as a list or with
             commas; left out, ``sts``, or nothing if own data is given.
         pairs: scored pairs of your own, scored by Spearman and Pearson: a file or anything else that
-            `diffaug.data.readers.read_scored_pairs` reads, rows and data sets in Python among it, or a mapping from
+            `diffaug.data.read_scored_pairs` reads, rows and data sets in Python among it, or a mapping from
             names to such, as a `datasets.DatasetDict` is.
         triplets: likewise; the share in which the positive is nearer than the negative.
         retrieval: likewise, in the forms of `diffaug.evaluation.retrieval_data`; recall at k and mean reciprocal rank.
