@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diffaug.config import DataSettings
-from diffaug.data.cache import KeptData
+from diffaug.data.cache import DataCache
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
 from diffaug.embedder import Embedder
@@ -31,12 +31,12 @@ def pairs(path: Path, *labels: str) -> str:
 @pytest.mark.parametrize(
     ("labels", "settings", "found"),
     [
-        (["entailment"] * 4, {}, "all 4 pairs that are kept are labelled entailment"),
-        (["entailment", "neutral", "entailment"], {}, "labelled entailment"),
-        (["contradiction"] * 3, {}, "labelled contradiction"),
-        (["neutral"] * 3, {"nli_classes": 3}, "labelled neutral"),
-        (["neutral"] * 3, {}, "labelled neutral"),
-        (["entailment"] * 50 + ["contradiction"], {"labels": 2}, "all 2 pairs that are kept"),
+        (["entailment"] * 4, {}, "all 4 pairs that are used have the label entailment"),
+        (["entailment", "neutral", "entailment"], {}, "the label entailment"),
+        (["contradiction"] * 3, {}, "the label contradiction"),
+        (["neutral"] * 3, {"nli_classes": 3}, "the label neutral"),
+        (["neutral"] * 3, {}, "the label neutral"),
+        (["entailment"] * 50 + ["contradiction"], {"labels": 2}, "all 2 pairs that are used"),
     ],
 )
 def test_one_class_is_refused(
@@ -55,21 +55,21 @@ def test_two_classes_will_do(labels: list[str], collator: Collator, tmp_path: Pa
 
 
 def test_labels_with_names_of_their_own(collator: Collator, tmp_path: Path) -> None:
-    path, kept = pairs(tmp_path / "own.csv", "same", "other", "same"), KeptData()
+    path, cache = pairs(tmp_path / "own.csv", "same", "other", "same"), DataCache()
     names = {"same": "entailment", "other": "contradiction"}
-    assert Corpus(DataSettings(nli=path, label_names=names), collator, kept=kept).nli_pairs().labels == (1, 0, 1)
-    turned = {"same": "contradiction", "other": "entailment"}  # the same file, and not what was kept of it
-    assert Corpus(DataSettings(nli=path, label_names=turned), collator, kept=kept).nli_pairs().labels == (0, 1, 0)
-    with pytest.raises(DiffaugError, match=r"the label 'same' is unknown.*in a recipe data.label_names"):
+    assert Corpus(DataSettings(nli=path, label_names=names), collator, cache=cache).nli_pairs().labels == (1, 0, 1)
+    turned = {"same": "contradiction", "other": "entailment"}  # the same file, but not the cached labels
+    assert Corpus(DataSettings(nli=path, label_names=turned), collator, cache=cache).nli_pairs().labels == (0, 1, 0)
+    with pytest.raises(DiffaugError, match=r"the label 'same' is unknown.*in a recipe: data\.label_names"):
         Corpus(DataSettings(nli=path), collator).nli_pairs()
     with pytest.raises(DiffaugError, match="the label 'same' cannot mean 'equal'"):
         Corpus(DataSettings(nli=path, label_names={"same": "equal"}), collator).nli_pairs()
 
 
-def test_what_was_kept_is_not_read_again(collator: Collator, tmp_path: Path) -> None:
+def test_a_cached_file_is_not_read_again(collator: Collator, tmp_path: Path) -> None:
     settings = DataSettings(nli=pairs(tmp_path / "kept.csv", "entailment", "contradiction"))
-    kept = KeptData()
-    assert Corpus(settings, collator, kept=kept).nli is Corpus(settings, collator, kept=kept).nli
+    cache = DataCache()
+    assert Corpus(settings, collator, cache=cache).nli is Corpus(settings, collator, cache=cache).nli
 
 
 @pytest.mark.parametrize("name", ["dev", "test"])
@@ -77,7 +77,7 @@ def test_what_was_kept_is_not_read_again(collator: Collator, tmp_path: Path) -> 
 def test_scores_that_rank_nothing_are_refused(name: str, rows: list[str], collator: Collator, tmp_path: Path) -> None:
     (tmp_path / "same.tsv").write_text("\n".join(rows), "utf-8")
     corpus = Corpus(DataSettings(**{name: str(tmp_path / "same.tsv")}), collator)
-    with pytest.raises(DiffaugError, match=rf"data\.{name}=.*same\.tsv: every score is 3, so no ranking"):
+    with pytest.raises(DiffaugError, match=rf"data\.{name}=.*same\.tsv: every score is 3, so there is no ranking"):
         getattr(corpus, name)()
 
 
@@ -94,7 +94,7 @@ def test_sentences_that_are_cut_are_told(collator: Collator, tmp_path: Path, cap
     (tmp_path / "raw.txt").write_text("A dog runs through the park and home.\nTea.\n", "utf-8")
     with caplog.at_level("INFO", "diffaug.data"):
         Corpus(DataSettings(unlabelled=str(tmp_path / "raw.txt")), limited).sentences()
-    assert "50 % of the sentences of data.unlabelled fill the 4 word pieces" in caplog.text
+    assert "50 % of the sentences of data.unlabelled reach the maximum of 4 tokens" in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "diffaug.data"):
         Corpus(DataSettings(unlabelled=str(tmp_path / "raw.txt")), collator).sentences()

@@ -9,7 +9,7 @@ from plan_data import LABELS, fill_folder
 from published_data import MULTINLI, SNLI, nli_jsonl, write_all_nli
 
 from diffaug.config import load_recipe
-from diffaug.data.readers import read_scored_pairs, read_sentences
+from diffaug.data.read import read_scored_pairs, read_sentences
 from diffaug.errors import DiffaugError
 from diffaug.reproduce.plans import DataFiles
 from diffaug.reproduce.plans.files import MissingDataError, change

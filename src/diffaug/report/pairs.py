@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from diffaug.data.readers import read_scored_pairs
+from diffaug.data.read import read_scored_pairs
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 from diffaug.report.runs import Run

@@ -125,7 +125,7 @@ class DataFiles:
         Raises:
             MissingDataError: there are none.
         """
-        from diffaug.data.readers import read_nli_files
+        from diffaug.data.read import read_nli_files
 
         source = self.triplets or self.pairs
         if source is None:
