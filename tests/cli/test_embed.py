@@ -196,7 +196,7 @@ def test_mistakes_are_one_sentence(run: Run, text: Path, tmp_path: Path) -> None
         assert result.err.count("\n") == 1
     result = run("similarity", "a", "b", model=nowhere)
     advice = "give the path of a model, or its name on the hub"
-    assert (result.code, result.err) == (2, f"error: there is no folder {nowhere}; {advice}\n")
+    assert (result.code, result.err) == (2, f"error: the folder {nowhere} does not exist; {advice}\n")
 
 
 def test_wrong_ending_is_told_before_any_work(run: Run, tmp_path: Path) -> None:
