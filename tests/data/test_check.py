@@ -63,7 +63,7 @@ def test_labelled_pairs(tmp_path: Path) -> None:
     assert "--set data.nli=" in text
 
 
-def test_labelled_pairs_without_triplets_serve_stage_1(tmp_path: Path) -> None:
+def test_labelled_pairs_without_triplets(tmp_path: Path) -> None:
     report = check(file(tmp_path, "a.csv", "premise,hypothesis,label", "a,b,1", "c,d,0"))
     assert report.usable
     assert "none can be built" in str(report)
@@ -160,7 +160,7 @@ def test_a_kind_and_columns_may_be_given(tmp_path: Path) -> None:
     assert "--set data.columns.KEY.ROLE=NAME" in str(report)
 
 
-def test_text_that_no_terminal_can_print(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_can_be_printed(tmp_path: Path) -> None:
     path = file(tmp_path, "a.jsonl", *(['{"text": "half a pair \\ud83d"}'] * 3))
     report = check(path)
     assert report.usable

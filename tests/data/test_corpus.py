@@ -49,12 +49,12 @@ def test_one_class_is_refused(
 
 
 @pytest.mark.parametrize("labels", [["entailment", "contradiction"], ["1", "0"], ["entailment", "not_entailment"]])
-def test_two_classes_will_do(labels: list[str], collator: Collator, tmp_path: Path) -> None:
+def test_two_classes_are_enough(labels: list[str], collator: Collator, tmp_path: Path) -> None:
     corpus = Corpus(DataSettings(nli=pairs(tmp_path / "two.csv", *labels)), collator)
     assert corpus.nli_pairs().labels == (1, 0)
 
 
-def test_labels_with_names_of_their_own(collator: Collator, tmp_path: Path) -> None:
+def test_label_names(collator: Collator, tmp_path: Path) -> None:
     path, cache = pairs(tmp_path / "own.csv", "same", "other", "same"), DataCache()
     names = {"same": "entailment", "other": "contradiction"}
     assert Corpus(DataSettings(nli=path, label_names=names), collator, cache=cache).nli_pairs().labels == (1, 0, 1)
@@ -74,7 +74,7 @@ def test_a_cached_file_is_not_read_again(collator: Collator, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["dev", "test"])
 @pytest.mark.parametrize("rows", [["3.0\tA dog.\tA cat."], ["3\tA dog.\tA cat.", "3.0\tTea.\tCoffee."]])
-def test_scores_that_rank_nothing_are_refused(name: str, rows: list[str], collator: Collator, tmp_path: Path) -> None:
+def test_equal_scores_are_refused(name: str, rows: list[str], collator: Collator, tmp_path: Path) -> None:
     (tmp_path / "same.tsv").write_text("\n".join(rows), "utf-8")
     corpus = Corpus(DataSettings(**{name: str(tmp_path / "same.tsv")}), collator)
     with pytest.raises(DiffaugError, match=rf"data\.{name}=.*same\.tsv: every score is 3, so there is no ranking"):
@@ -89,7 +89,7 @@ def test_columns_by_number(collator: Collator, tmp_path: Path) -> None:
     assert dev.scores == [4.0, 1.0]
 
 
-def test_sentences_that_are_cut_are_told(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncation_is_logged(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     limited = Collator(collator.tokenizer, ModelConfig(), max_length=4)
     (tmp_path / "raw.txt").write_text("A dog runs through the park and home.\nTea.\n", "utf-8")
     with caplog.at_level("INFO", "diffaug.data"):

@@ -111,7 +111,7 @@ def test_problems_name_the_data_and_the_row() -> None:
         read_triplets(pandas.DataFrame([{**ROWS[0], "sent1": float("nan")}, ROWS[1]]))
 
 
-def test_what_holds_no_rows() -> None:
+def test_objects_without_rows() -> None:
     split = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS)})
     with pytest.raises(DiffaugError, match="from a DatasetDict with 'train', 'test'; pass one of its entries"):
         read_triplets(split)
@@ -121,7 +121,7 @@ def test_what_holds_no_rows() -> None:
             read_sentences(nothing)  # type: ignore[arg-type]
 
 
-def test_check_takes_it_too() -> None:
+def test_check() -> None:
     report = check(datasets.Dataset.from_list(ROWS))
     assert report.usable
     assert "triplets" in str(report)

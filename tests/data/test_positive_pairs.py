@@ -116,7 +116,7 @@ def test_columns_that_a_user_names(tmp_path: Path) -> None:
         ("sentence1,sentence2,hard_neg", ",No.,Never.,Not at all.", "hard negatives", "'negative': 'hard_neg'"),
     ],
 )
-def test_a_column_that_may_judge_the_pairs_is_never_overlooked(
+def test_a_column_that_may_hold_labels_is_an_error(
     header: str, cells: str, what: str, cure: str, tmp_path: Path
 ) -> None:
     path = table(tmp_path, header, *(f",{cell}" for cell in cells[1:].split(",")))
@@ -132,7 +132,7 @@ def test_a_column_that_may_judge_the_pairs_is_never_overlooked(
         assert not check(path).usable
 
 
-def test_only_who_calls_them_positive_has_said_that_they_are(tmp_path: Path) -> None:
+def test_naming_anchor_and_positive_overrides_that_error(tmp_path: Path) -> None:
     path = table(tmp_path, "left,right,relation", ",same", ",other", ",same")
     for columns in ({"sentence1": "left", "sentence2": "right"}, {"anchor": "left", "sentence2": "right"}):
         with pytest.raises(DiffaugError, match="the column 'relation' may hold labels or scores"):
@@ -155,7 +155,7 @@ def test_only_who_calls_them_positive_has_said_that_they_are(tmp_path: Path) -> 
         ("sentence1,sentence2,id", ["1", "2", "3"]),
     ],
 )
-def test_columns_that_judge_nothing_do_no_harm(header: str, cells: list[str], tmp_path: Path) -> None:
+def test_other_columns_are_ignored(header: str, cells: list[str], tmp_path: Path) -> None:
     assert list(read_nli(table(tmp_path, header, *(f",{cell}" for cell in cells)))) == ROWS
 
 
@@ -200,7 +200,7 @@ def test_empty_sentences(tmp_path: Path) -> None:
     assert len(read_nli(path, on_bad="skip")) == 2
 
 
-def test_what_check_says(tmp_path: Path) -> None:
+def test_check(tmp_path: Path) -> None:
     path = table(tmp_path, "query,answer")
     path.write_text(path.read_text("utf-8") + "Rain fell.,It rained.\nIt poured.,It rained.\nTea.,Tea.\n", "utf-8")
     report = check(path)
@@ -228,7 +228,7 @@ def collator(tiny_bert: Path) -> Collator:
     return collator_for(embedder.encoder, embedder.tokenizer)
 
 
-def test_what_a_run_makes_of_them(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_examples_of_a_run(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = table(tmp_path, "anchor,positive")
     path.write_text(path.read_text("utf-8") + ",".join(ROWS[0]) + "\n", "utf-8")
     corpus = Corpus(DataSettings(nli=str(path)), collator)
@@ -243,7 +243,7 @@ def test_what_a_run_makes_of_them(collator: Collator, tmp_path: Path, caplog: py
         corpus.nli_pairs()
 
 
-def test_few_of_them_lie_within_more(collator: Collator, tmp_path: Path) -> None:
+def test_draws_are_nested(collator: Collator, tmp_path: Path) -> None:
     lines = [f"A dog runs {i}.,An animal moves {i}." for i in range(40)]
     path = str(file(tmp_path, "a.csv", "anchor,positive", *lines))
     few, more = (Corpus(DataSettings(nli=path, labels=labels), collator).nli for labels in (5, 0.5))

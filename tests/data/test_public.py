@@ -91,7 +91,7 @@ def server() -> Iterator[Server]:
     thread.join()
 
 
-def test_a_file_arrives_whole(server: Server, tmp_path: Path) -> None:
+def test_download_of_one_file(server: Server, tmp_path: Path) -> None:
     seen = []
     url = f"{server.url}/file.txt"
     fetched = download([url], tmp_path / "a" / "b.txt", SHA256, lambda done, total: seen.append((done, total)))
@@ -101,7 +101,7 @@ def test_a_file_arrives_whole(server: Server, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.txt"], "nothing else stays behind"
 
 
-def test_a_connection_that_breaks_off_is_taken_up_where_it_was(server: Server, tmp_path: Path) -> None:
+def test_a_broken_connection_is_resumed(server: Server, tmp_path: Path) -> None:
     server.break_after = [1_000, 50_000]
     download([f"{server.url}/file.txt"], tmp_path / "b.txt", SHA256)
     assert (tmp_path / "b.txt").read_bytes() == CONTENT
@@ -119,14 +119,14 @@ def interrupted(server: Server, target: Path) -> None:
     server.requests.clear()
 
 
-def test_a_later_download_goes_on_with_an_earlier_part(server: Server, tmp_path: Path) -> None:
+def test_a_later_download_resumes_an_earlier_one(server: Server, tmp_path: Path) -> None:
     interrupted(server, tmp_path / "b.txt")
     download([f"{server.url}/file.txt"], tmp_path / "b.txt", SHA256)
     assert (tmp_path / "b.txt").read_bytes() == CONTENT
     assert server.requests == [("/file.txt", "bytes=70000-")]
 
 
-def test_a_part_of_another_version_is_not_gone_on_with(server: Server, tmp_path: Path) -> None:
+def test_a_part_of_another_version_is_not_resumed(server: Server, tmp_path: Path) -> None:
     interrupted(server, tmp_path / "b.txt")
     server.files["/file.txt"] = CONTENT.upper()
     server.etag = '"v2"'
@@ -135,7 +135,7 @@ def test_a_part_of_another_version_is_not_gone_on_with(server: Server, tmp_path:
 
 
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
-def test_without_a_name_for_the_version_it_starts_again(server: Server, tmp_path: Path, etag: str | None) -> None:
+def test_without_a_strong_etag_the_download_starts_again(server: Server, tmp_path: Path, etag: str | None) -> None:
     server.etag = etag
     server.break_after = [70_000, 0]
     with pytest.raises(DownloadError, match="closed after"):
@@ -146,14 +146,14 @@ def test_without_a_name_for_the_version_it_starts_again(server: Server, tmp_path
     assert server.requests == [("/file.txt", None)]
 
 
-def test_a_server_that_cannot_go_on_sends_all_of_it(server: Server, tmp_path: Path) -> None:
+def test_a_server_without_range_requests_sends_the_whole_file(server: Server, tmp_path: Path) -> None:
     interrupted(server, tmp_path / "b.txt")
     server.ranges = False
     download([f"{server.url}/file.txt"], tmp_path / "b.txt", SHA256)
     assert (tmp_path / "b.txt").read_bytes() == CONTENT
 
 
-def test_a_part_that_is_all_of_it_already(server: Server, tmp_path: Path) -> None:
+def test_a_part_that_is_already_complete(server: Server, tmp_path: Path) -> None:
     interrupted(server, tmp_path / "b.txt")
     (tmp_path / "b.txt.part").write_bytes(CONTENT)
     download([f"{server.url}/file.txt"], tmp_path / "b.txt", SHA256)
@@ -201,7 +201,7 @@ def test_files_on_the_hub(server: Server, tmp_path: Path, monkeypatch: pytest.Mo
     assert download([dead, f"{server.url}{path}"], tmp_path / "missing.txt").sha256 == SHA256
 
 
-def test_the_next_address_is_tried(server: Server, tmp_path: Path) -> None:
+def test_the_next_url_is_tried(server: Server, tmp_path: Path) -> None:
     server.files["/wrong.txt"] = b"an error page"
     urls = [f"{server.url}/gone.txt", f"{server.url}/wrong.txt", f"{server.url}/file.txt"]
     assert download(urls, tmp_path / "b.txt", SHA256).url == urls[2]
@@ -212,7 +212,7 @@ def one_file(server: Server, path: str = "/file.txt", **more: object) -> PublicD
     return PublicDataset("some", "some data", "free", "https://example.org/page", (replace(file, **more),))  # type: ignore[arg-type]
 
 
-def test_a_source_is_fetched_checked_and_found_ready(server: Server, tmp_path: Path) -> None:
+def test_a_data_set_is_downloaded_and_checked(server: Server, tmp_path: Path) -> None:
     source = one_file(server, sha256=SHA256)
     assert store.status(source, tmp_path).state == "missing"
     home = store.get(source, tmp_path)
@@ -227,7 +227,7 @@ def test_a_source_is_fetched_checked_and_found_ready(server: Server, tmp_path: P
 
 
 @pytest.mark.parametrize("archive", [False, True], ids=["a file", "an archive"])
-def test_of_two_that_fetch_the_same_one_is_told_to_wait(archive: bool, server: Server, tmp_path: Path) -> None:
+def test_a_second_process_is_told_to_wait(archive: bool, server: Server, tmp_path: Path) -> None:
     """Both would write into the same part, and one would unpack what the other has removed."""
     source = one_file(server)
     if archive:
@@ -248,7 +248,7 @@ def test_of_two_that_fetch_the_same_one_is_told_to_wait(archive: bool, server: S
     assert [path.name for path in tmp_path.iterdir()] == ["some"]
 
 
-def test_what_another_has_fetched_meanwhile_is_not_fetched_again(
+def test_data_that_another_process_has_just_downloaded_is_not_downloaded_again(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, exclusive_lock = one_file(server), store.exclusive_lock
@@ -264,7 +264,7 @@ def test_what_another_has_fetched_meanwhile_is_not_fetched_again(
     assert len(server.requests) == 1
 
 
-def test_status_tells_damage_and_parts(server: Server, tmp_path: Path) -> None:
+def test_status_of_damaged_and_partial_data(server: Server, tmp_path: Path) -> None:
     source = one_file(server)
     server.break_after = [70_000, 0]
     with pytest.raises(DiffaugError, match="closed after"):
@@ -281,7 +281,7 @@ def test_status_tells_damage_and_parts(server: Server, tmp_path: Path) -> None:
     assert f"expected the SHA-256 {SHA256[:12]}" in store.status(one_file(server, sha256=SHA256), tmp_path).detail
 
 
-def test_a_dead_link_says_what_to_do_by_hand(server: Server, tmp_path: Path) -> None:
+def test_a_dead_link_is_an_error_with_advice(server: Server, tmp_path: Path) -> None:
     with pytest.raises(DiffaugError) as caught:
         store.get(one_file(server, "/gone.txt"), tmp_path)
     message = str(caught.value)
@@ -301,7 +301,7 @@ def test_the_wrong_number_of_rows_is_an_error(server: Server, tmp_path: Path) ->
         store.get(one_file(server, rows=7), tmp_path)
 
 
-def test_a_file_brought_by_other_means(server: Server, tmp_path: Path) -> None:
+def test_a_local_file_instead_of_a_download(server: Server, tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_bytes(CONTENT)
     home = store.get(one_file(server, sha256=SHA256), tmp_path / "data", local=mine)
@@ -354,7 +354,7 @@ def test_archives_are_unpacked(make: Archive, server: Server, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("make", [tar_of, zip_of])
-def test_an_archive_that_reaches_out_is_refused(make: Archive, server: Server, tmp_path: Path) -> None:
+def test_an_archive_with_paths_outside_its_folder_is_refused(make: Archive, server: Server, tmp_path: Path) -> None:
     server.files["/file.txt"] = make({"../evil": b"1"})
     with pytest.raises(DiffaugError, match="outside its folder"):
         store.get(one_file(server, unpack="STS/a", rows=None), tmp_path / "data")
@@ -362,7 +362,7 @@ def test_an_archive_that_reaches_out_is_refused(make: Archive, server: Server, t
     assert not (tmp_path / "evil").exists()
 
 
-def test_an_archive_without_what_it_should_hold(server: Server, tmp_path: Path) -> None:
+def test_an_archive_without_the_expected_file(server: Server, tmp_path: Path) -> None:
     server.files["/file.txt"] = zip_of({"b": b"2"})
     with pytest.raises(DiffaugError, match="has no STS/a"):
         store.get(one_file(server, unpack="STS/a", rows=None), tmp_path)
@@ -379,7 +379,7 @@ def test_rows_of_csv_are_records(tmp_path: Path) -> None:
     assert store.count_rows(tmp_path / "x.txt", header=False) == 4
 
 
-def test_the_catalogue_is_sound() -> None:
+def test_the_catalogue_is_consistent() -> None:
     assert len({source.name for source in DATASETS}) == len(DATASETS)
     for source in DATASETS:
         assert source.page.startswith("http")

@@ -51,7 +51,7 @@ def plain(pairs: PositivePairs | LabelledPairs) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", ["sts-dev.csv", "dev.tsv", "my dev pairs.txt", "sts-dev.csv.gz"])
-def test_sts_benchmark_is_known_by_its_content(name: str, tmp_path: Path) -> None:
+def test_sts_benchmark_is_recognised_by_its_content(name: str, tmp_path: Path) -> None:
     path = write_stsb(tmp_path / name)
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -90,7 +90,7 @@ def test_bad_rows_of_sts_benchmark_are_named_by_line(tmp_path: Path) -> None:
     assert len(read_scored_pairs(path, on_bad="skip")) == 80
 
 
-def test_the_name_of_sts_benchmark_alone_means_nothing(tmp_path: Path) -> None:
+def test_sts_benchmark_is_not_recognised_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "sts-dev.csv"
     path.write_text('sentence1,sentence2,score\n"One, two",Three,4.5\nFour,Five,1\n', "utf-8")
     assert list(read_scored_pairs(path)) == [("One, two", "Three", 4.5), ("Four", "Five", 1.0)]
@@ -136,7 +136,7 @@ def test_rows_of_the_text_form_may_lack_annotators_but_not_sentences(tmp_path: P
 
 
 @pytest.mark.parametrize("unknown", ["-", -1, "-1", -1.0])
-def test_rows_without_a_gold_label_are_no_bad_rows(unknown: object) -> None:
+def test_rows_without_a_gold_label_are_skipped(unknown: object) -> None:
     rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, unknown, 2)]
     problems = ProblemCount()
     assert len(read_labelled_pairs(rows, on_bad=problems)) == 2
@@ -166,7 +166,7 @@ def test_data_sets_of_the_hub_and_their_files(tmp_path: Path, monkeypatch: pytes
     assert "looks like labelled pairs" in str(check(renamed))
 
 
-def test_all_nli_is_read_as_far_as_it_is_for_training(tmp_path: Path) -> None:
+def test_only_the_train_split_of_all_nli_is_read(tmp_path: Path) -> None:
     path = write_all_nli(tmp_path / "AllNLI.tsv.gz")
     assert plain(read_nli(path)) == with_gold(SNLI + MULTINLI)
     assert "7 usable, 2 skipped (2 not in split train)" in str(check(path))
@@ -210,7 +210,7 @@ def test_several_files_are_joined(collator: Collator, tmp_path: Path) -> None:
     assert len(Corpus(recipe.data, collator, cache=cache).nli) == 5
 
 
-def test_columns_and_labels_are_said_for_all_joined_files(collator: Collator, tmp_path: Path) -> None:
+def test_columns_and_labels_apply_to_all_files(collator: Collator, tmp_path: Path) -> None:
     files = []
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(f"x,y,z\nOne {name},Two,same\nOne {name},Three,other\n", "utf-8")
@@ -235,7 +235,7 @@ def test_files_of_different_kinds_are_not_joined(collator: Collator, tmp_path: P
         check_start(load_recipe("diffaug-sup", [f"data.nli=[{pairs}, none.csv]"]), tmp_path / "run", resume=False)
 
 
-def test_empty_lines_of_raw_text_are_left_out_and_counted(
+def test_empty_lines_of_plain_text_are_skipped_and_counted(
     collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a.txt", "b.txt"):

@@ -90,7 +90,7 @@ def test_labelled_pairs_without_header(tmp_path: Path) -> None:
     assert isinstance(read_nli(path), LabelledPairs)
 
 
-def test_what_could_be_a_header_nobody_knows_is_not_guessed(tmp_path: Path) -> None:
+def test_a_possible_header_with_unknown_names_is_an_error(tmp_path: Path) -> None:
     rows = ["A dog runs fast.,An animal runs.,The dog is asleep.", "It rained all day.,It was wet.,It was dry all day."]
     path = file(tmp_path, "a.csv", "first,second,third", *rows)
     with pytest.raises(DiffaugError, match=r"line 1: first, second, third may be column names or data"):
@@ -124,7 +124,7 @@ def test_what_could_be_a_header_nobody_knows_is_not_guessed(tmp_path: Path) -> N
         ("a.csv", ["sent0,sent0,sent1,hard_neg", "a,b,c,d"], "more than one column 'sent0'"),
     ],
 )
-def test_missing_columns_say_what_there_is(tmp_path: Path, name: str, lines: list[str], hint: str) -> None:
+def test_missing_columns_errors_list_the_columns(tmp_path: Path, name: str, lines: list[str], hint: str) -> None:
     with pytest.raises(DiffaugError, match=hint):
         read_triplets(file(tmp_path, name, *lines))
 
@@ -205,7 +205,7 @@ def test_an_unknown_on_bad_is_refused() -> None:
         read_sentences(["a"], on_bad="ignore")  # type: ignore[arg-type]
 
 
-def test_read_nli_takes_each_kind_and_explains_what_is_none(tmp_path: Path) -> None:
+def test_read_nli_of_each_kind_and_of_none(tmp_path: Path) -> None:
     assert isinstance(read_nli([{"sent0": "a", "sent1": "b", "hard_neg": "c"}]), Triplets)
     assert isinstance(read_nli([{"premise": "a", "hypothesis": "b", "label": 1}]), LabelledPairs)
     columns = {"premise": "x", "hypothesis": "y", "label": "z"}
@@ -223,7 +223,7 @@ def test_read_nli_takes_each_kind_and_explains_what_is_none(tmp_path: Path) -> N
         read_nli(file(tmp_path, "a.csv", "text,author", "Hello there.,me"))
 
 
-def test_long_files_are_judged_by_their_first_rows_and_checked_to_the_last(tmp_path: Path) -> None:
+def test_errors_after_the_inspected_rows(tmp_path: Path) -> None:
     lines = [f"{i % 6}\tsentence {i}\tother {i}" for i in range(500)]
     path = file(tmp_path, "a.tsv", *lines, "not a score\ta\tb")
     with pytest.raises(DiffaugError, match=r"a\.tsv, line 501: the score 'not a score' is not a number"):

@@ -138,7 +138,7 @@ def test_tsv_has_no_quoting(tmp_path: Path) -> None:
         ("a.parquet", b"fine\n", "cannot be read as Parquet"),
     ],
 )
-def test_bad_input_is_one_sentence_with_file_and_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_errors_name_file_and_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DiffaugError, match=message):
         read_sentences(tmp_path / name)
@@ -154,7 +154,7 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
-def test_a_cut_off_file_is_an_error_even_when_skipping(tmp_path: Path, ending: str) -> None:
+def test_a_truncated_file_is_an_error_even_when_skipping(tmp_path: Path, ending: str) -> None:
     noise = random.Random(0)
     content = "\n".join(f"Sentence number {noise.random()}." for _ in range(5_000)).encode()
     whole = COMPRESSORS[ending](content)
@@ -270,6 +270,6 @@ def test_hub_sources(source: str, parts: tuple[str, str | None, str]) -> None:
 
 
 @pytest.mark.parametrize("source", ["hub:", "hub:a/b/c/d/e", "hub:a/b/c/"])
-def test_hub_sources_that_are_none(source: str) -> None:
+def test_invalid_hub_sources(source: str) -> None:
     with pytest.raises(DiffaugError, match="is not a valid hub source"):
         read_sentences(source)

@@ -36,7 +36,7 @@ def reader(folder: Path, **settings: Any) -> Collator:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_second_process_reads_what_the_first_has_made(
+def test_a_second_process_reads_the_cache(
     tiny: Any, family: str, sentences: list[str], calls: list[int], tmp_path: Path
 ) -> None:
     texts = [*sentences, "half a pair: \ud83d"]
@@ -52,7 +52,7 @@ def test_a_second_process_reads_what_the_first_has_made(
         assert ids == other.ids(texts)[0]
 
 
-def test_other_sentences_and_other_readings_are_not_mixed_up(
+def test_other_sentences_or_settings_have_other_cache_files(
     tiny_bert: Path, tiny_roberta: Path, sentences: list[str], calls: list[int], tmp_path: Path
 ) -> None:
     cache = TokenCache(tmp_path)
@@ -73,12 +73,12 @@ def test_other_sentences_and_other_readings_are_not_mixed_up(
     assert len(calls) == 7
 
 
-def test_few_sentences_leave_no_trace(tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path) -> None:
+def test_few_sentences_are_not_cached(tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path) -> None:
     TokenCache(tmp_path / "tokens").tokenise(reader(tiny_bert), sentences[:4])
     assert not (tmp_path / "tokens").exists()
 
 
-def test_who_comes_second_waits(
+def test_the_second_process_waits_for_the_first(
     tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -107,7 +107,7 @@ def test_who_comes_second_waits(
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_full_disk_costs_time_and_nothing_else(
+def test_a_full_disk_is_not_an_error(
     tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -133,7 +133,7 @@ def test_tokens_are_those_of_the_collator(collator: Collator, sentences: list[st
     assert max(len(column[i]) for i in range(len(column))) == 5
 
 
-def test_a_bank_tokenises_a_sentence_once(collator: Collator, sentences: list[str]) -> None:
+def test_a_store_tokenises_each_sentence_once(collator: Collator, sentences: list[str]) -> None:
     asked: list[str] = []
     plain = collator.ids
     collator.ids = lambda texts: (asked.extend(texts), plain(texts))[1]  # type: ignore[method-assign]

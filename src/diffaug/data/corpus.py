@@ -70,8 +70,8 @@ class Corpus:
     @cached_property
     def nli(self) -> PositivePairs | LabelledPairs:
         """The labelled data, reduced to the draw that the recipe asks for."""
-        data = self._read("nli", self._read_nli)
-        labels = self._settings.labels
+        names, labels = self._settings.label_names, self._settings.labels
+        data = self._read("nli", lambda sources, columns, on_bad: read_nli_files(sources, columns, on_bad, names))
         if labels <= 0:
             raise DiffaugError(f"data.labels must be a fraction up to 1.0 or a number of examples, got {labels}")
         if labels == 1.0:
@@ -138,7 +138,9 @@ class Corpus:
 
     @cached_property
     def _unlabelled(self) -> list[str]:
-        return self._read("unlabelled", self._read_sentences)
+        return self._read(
+            "unlabelled", lambda sources, *how: [s for source in sources for s in read_sentences(source, *how)]
+        )
 
     def _nli_sentences(self) -> list[str]:
         columns = (
@@ -198,13 +200,6 @@ class Corpus:
         pairs = self._read(name, lambda sources, columns, on_bad: read_scored_pairs(sources[0], columns, on_bad, name))
         pairs.check_they_rank(f"data.{name}={getattr(self._settings, name)}")
         return pairs
-
-    def _read_nli(self, sources: Sources, columns: Columns | None, on_bad: OnBad) -> PositivePairs | LabelledPairs:
-        return read_nli_files(sources, columns, on_bad, self._settings.label_names)
-
-    @staticmethod
-    def _read_sentences(sources: Sources, columns: Columns | None, on_bad: OnBad) -> list[str]:
-        return [sentence for source in sources for sentence in read_sentences(source, columns, on_bad)]
 
     def _read(self, name: str, read: Callable[[Sources, Columns | None, OnBad], Data]) -> Data:
         """The data of a setting, from the cache or from its sources."""

@@ -105,7 +105,7 @@ def skip_blank(
     """
     blank: list[int] = []
     for number, cells in rows:
-        text = "".join(cells)
+        text = cells if isinstance(cells, str) else "".join(cells)
         if not text or text.isspace():
             blank.append(number)
             continue
@@ -125,10 +125,6 @@ def json_values(lines: Iterable[Line], name: str, report: Report) -> Iterator[tu
             report(Problem(name, "line", number, "invalid JSON", f"invalid JSON ({reason}): {quoted(text)}"))
 
 
-class _GapError(Exception):
-    """A record runs over a line that could not be decoded."""
-
-
 class _CsvFeed:
     """Feeds lines to the CSV parser. Stores those of the current record, and can put back all but the first."""
 
@@ -141,11 +137,8 @@ class _CsvFeed:
         return self
 
     def __next__(self) -> str:
-        line = self._pending.pop() if self._pending else next(self._lines)
-        self.record.append(line)
-        if len(self.record) > 1 and line[0] != self.record[-2][0] + 1:
-            raise _GapError
-        return line[1] + "\n"
+        self.record.append(self._pending.pop() if self._pending else next(self._lines))
+        return self.record[-1][1] + "\n"
 
     def put_back(self) -> None:
         self._pending.extend(reversed(self.record[1:]))
@@ -164,7 +157,7 @@ def csv_records(lines: Iterable[Line], name: str, report: Report) -> Iterator[tu
             cells = next(reader)
         except StopIteration:
             return
-        except (csv.Error, _GapError) as error:
+        except csv.Error as error:
             detail = _csv_detail(error, feed.record[-1][0])
             report(Problem(name, "line", feed.record[0][0], "broken quoting", detail))
             feed.put_back()
@@ -173,10 +166,8 @@ def csv_records(lines: Iterable[Line], name: str, report: Report) -> Iterator[tu
             yield feed.record[0][0], cells
 
 
-def _csv_detail(error: Exception, last_line: int) -> str:
+def _csv_detail(error: csv.Error, last_line: int) -> str:
     text = str(error)
-    if isinstance(error, _GapError):
-        return f"a quoted cell opens here and runs over an unreadable line before line {last_line:,}"
     if "expected after" in text:
         return f'text follows the closing quote on line {last_line:,}; double the quotes inside a quoted cell ("")'
     if "unexpected end" in text:

@@ -181,8 +181,13 @@ def read_table(
         parse, split = _LabelParser(labels), "train"
     elif kind is Kind.SCORED_PAIRS:
         parse = _parse_score
+    rows = _usable_rows(table, layout, reporter, split)
+    if kind is Kind.SENTENCES:
+        sentences = [texts[0] for _, texts, _ in rows]
+        reporter.finish(table.name, len(sentences))
+        return sentences
     columns: list[list[Any]] = [[] for _ in layout.indices]
-    for number, cells, value in _usable_rows(table, layout, reporter, split):
+    for number, cells, value in rows:
         if parse is not None:
             parsed = parse(value)
             if isinstance(parsed, _Bad):
@@ -192,8 +197,6 @@ def read_table(
         for column, cell in zip(columns, cells, strict=True):
             column.append(cell)
     reporter.finish(table.name, len(columns[0]))
-    if kind is Kind.SENTENCES:
-        return columns[0]
     if kind is Kind.TRIPLETS:
         return Triplets(*columns)
     if kind is Kind.SCORED_PAIRS:
