@@ -132,5 +132,7 @@ def test_retrieval() -> None:
     for form in (rows, datasets.Dataset.from_list(rows), [tuple(row.values()) for row in rows]):
         found = read_retrieval(form)
         assert (found.queries, found.corpus, found.relevant) == (["a", "b"], ["x", "y"], [[0, 1], [1]])
-    with pytest.raises(DiffaugError, match=r"the data given: retrieval needs the columns query and document, found: a, b"):
+    with pytest.raises(
+        DiffaugError, match=r"the data given: retrieval needs the columns query and document, found: a, b"
+    ):
         read_retrieval([{"a": "x", "b": "y"}])

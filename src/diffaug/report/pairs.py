@@ -76,7 +76,7 @@ class PairReader:
         if not folders:
             return {}
         if folders not in self._tasks:
-            from diffaug.reproduce.score import StsTasks
+            from diffaug.experiments.data import StsTasks
 
             self._tasks[folders] = {task.name: _joined(task.subtasks.values()) for task in StsTasks.load(folders).tasks}
         return self._tasks[folders]
