@@ -9,7 +9,7 @@ from plan_data import LABELS, fill_folder
 from published_data import MULTINLI, SNLI, nli_jsonl, write_all_nli
 
 from diffaug.config import load_recipe
-from diffaug.data.readers import read_scored_pairs, read_sentences
+from diffaug.data.read import read_scored_pairs, read_sentences
 from diffaug.errors import DiffaugError
 from diffaug.experiments.data import DataFiles, MissingDataError, change
 
@@ -105,7 +105,7 @@ def test_what_is_missing_is_named_with_its_option(recipe: str, option: str, tmp_
 def test_dev_is_needed_by_all(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"STSB\.dev\.tsv"):
         DataFiles.find(tmp_path).changes_for(load_recipe("untrained-mean"))
-    with pytest.raises(DiffaugError, match="no folder"):
+    with pytest.raises(DiffaugError, match="does not exist"):
         DataFiles.find(tmp_path / "none")
 
 
@@ -150,5 +150,5 @@ def test_of_several_folders_the_first_that_has_something_is_taken(folder: Path, 
     assert DataFiles.find([folder, mine]).sentences == str(folder / "wiki" / "wiki1m.txt")
     files.changes_for(load_recipe("bert-flow-target"))
     assert "First test 0\n" in (tmp_path / "made" / "target.txt").read_text("utf-8")
-    with pytest.raises(DiffaugError, match="no folder"):
+    with pytest.raises(DiffaugError, match="does not exist"):
         DataFiles.find([folder, tmp_path / "none"])

@@ -14,7 +14,7 @@ from plan_data import LABELS, fill_folder, options, plan
 from published_data import MULTINLI, SNLI, STSB_ROWS, nli_zip, write_stsb
 
 from diffaug.config import RECIPES, Recipe, load_recipe, recipe_names
-from diffaug.data.sources import find_source, get
+from diffaug.data.public.store import find_dataset, get
 from diffaug.errors import DiffaugError
 from diffaug.experiments.budget import budget_names
 from diffaug.experiments.data import DataFiles
@@ -228,11 +228,11 @@ def test_with_fetched_data_no_row_of_the_main_table_is_left_out(
     folder = tmp_path / "data"
     archives = {"snli": nli_zip("snli", SNLI), "multinli": nli_zip("multinli", MULTINLI)}
     for name, content in archives.items():
-        source = find_source(name)
+        source = find_dataset(name)
         (tmp_path / source.files[0].name).write_bytes(content)
         # It has other rows than the published one.
         own = replace(source, files=(replace(source.files[0], sha256=None),))
-        assert get(own, folder, given=tmp_path / source.files[0].name) == folder / name
+        assert get(own, folder, local=tmp_path / source.files[0].name) == folder / name
     others = {"nli/nli_for_simcse.csv": "sent0,sent1,hard_neg\nA,B,C\n", "wiki1m/wiki1m_for_simcse.txt": "A.\n"}
     for name, text in others.items():
         (folder / name).parent.mkdir()

@@ -190,7 +190,7 @@ def test_what_would_fail_every_cell_fails_at_once(
     plan = plan_of([quick_cell("First", tiny_bert, data)])
     grid = begin(tmp_path / "grid", plan)
     (data / "STSB.test.tsv").write_text("1\ta\tb\n", "utf-8")
-    with pytest.raises(DiffaugError, match=r"STSB\.test\.tsv holds 1 rows"):
+    with pytest.raises(DiffaugError, match=r"STSB\.test\.tsv: found 1 rows"):
         run_grid(grid, plan, tasks, quiet=True)
     with pytest.raises(DiffaugError, match="jobs must be at least 1"):
         run_grid(grid, plan, tasks, jobs=0)

@@ -92,7 +92,7 @@ def test_weights_take_the_way_of_large_files(session: Session) -> None:
 def test_private_is_private(session: Session) -> None:
     assert session.hub.repos["owner/secret"].private
     assert not session.hub.repos["owner/model"].private
-    assert "neither a folder here nor a model that could be fetched" in session.found["private, no token"]
+    assert "neither a local folder nor a model" in session.found["private, no token"]
 
 
 def test_what_is_pushed_says_nothing_of_this_machine(session: Session) -> None:
@@ -121,8 +121,8 @@ def test_the_card_goes_along(session: Session) -> None:
         ("no right", "owner/model cannot be pushed: the token has no right to write there"),
         ("no right, xet", "owner/model cannot be pushed: the token has no right to write there"),
         ("no network", "owner/model cannot be pushed: the hub at http://127.0.0.1:9 could not be reached"),
-        ("not there yet", "owner/model is neither a folder here nor a model that could be fetched"),
-        ("no such revision", "owner/model is neither a folder here nor a model that could be fetched"),
+        ("not there yet", "owner/model is neither a local folder nor a model"),
+        ("no such revision", "owner/model is neither a local folder nor a model"),
     ],
 )
 def test_errors_are_one_sentence(session: Session, case: str, words: str) -> None:

@@ -330,7 +330,7 @@ def test_backend(exported: Make, tiny_bert: Path) -> None:
     ):
         with pytest.raises(DiffaugError, match=message):
             Embedder.from_pretrained(model, backend=backend)  # type: ignore[arg-type]
-    with pytest.raises(DiffaugError, match="carries its own pooling"):
+    with pytest.raises(DiffaugError, match="has its own pooling"):
         Embedder.from_pretrained(folder, pooling="cls")
 
 

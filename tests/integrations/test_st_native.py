@@ -22,7 +22,7 @@ from diffaug.hub.card import model_card
 from diffaug.integrations.st_native import export_native, export_sentence_transformers, why_not_native
 from diffaug.models.config import DenseConfig, ModelConfig, Provenance
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*word pieces and were cut")
+pytestmark = pytest.mark.filterwarnings("ignore:.*sentences were truncated")
 
 HEAD = (
     DenseConfig(32, 16),

@@ -241,16 +241,16 @@ def test_of_two_that_begin_together_one_is_refused(
     """Both find the folder free; one begins, or even ends, before the other gets any further."""
     from diffaug.training import preflight
 
-    folder, alone = tmp_path / "one", preflight.alone
+    folder, exclusive_lock = tmp_path / "one", preflight.exclusive_lock
     outcomes: list[Any] = []
 
     def late(*arguments: Any) -> Any:
         if not outcomes:
             outcomes.append(None)
             outcomes.append(train(recipe, folder, quiet=True))
-        return alone(*arguments)
+        return exclusive_lock(*arguments)
 
-    monkeypatch.setattr(preflight, "alone", late)
+    monkeypatch.setattr(preflight, "exclusive_lock", late)
     with pytest.raises(DiffaugError, match="holds something already"):
         train(recipe, folder, quiet=True)
     assert outcomes[1].model == folder / "best"

@@ -72,7 +72,7 @@ def evaluate(
         if target is not None and (target.is_dir() or not os.access(_existing(target), os.W_OK)):
             raise DiffaugError(f"{target} cannot be written")
     from diffaug.evaluation import evaluate as run
-    from diffaug.evaluation.render import needed_width, rich_report
+    from diffaug.evaluation.render import needed_width, rich_result
 
     report = run(
         model,
@@ -95,7 +95,7 @@ def evaluate(
         report.save_markdown(markdown_file)
     from rich.console import Console
 
-    Console(width=max(Console().width, needed_width(report))).print(rich_report(report))
+    Console(width=max(Console().width, needed_width(report))).print(rich_result(report))
 
 
 def _existing(path: Path) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.config import RECIPES, DataSettings, Recipe, source_list
-from diffaug.data.readers import read_nli_files, read_scored_pairs
+from diffaug.data.read import read_nli_files, read_scored_pairs
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.folder import DataFolder, Folders, folder_list
 from diffaug.evaluation.protocol import STS
@@ -241,10 +241,10 @@ class StsTasks:
         Raises:
             DiffaugError: the model gives all pairs of a task the same similarity.
         """
-        from diffaug.evaluation.subject import Subject
+        from diffaug.evaluation.evaluated_model import EvaluatedModel
 
         sentences = dict.fromkeys(sentence for task in self.tasks for sentence in task.sentences())
-        embeddings = Subject(embedder, show_progress=False).embed(list(sentences))
+        embeddings = EvaluatedModel(embedder, show_progress=False).embed(list(sentences))
         scores = {task.name: task.score(embeddings).score for task in self.tasks}
         if undefined := [name for name, score in scores.items() if not np.isfinite(score)]:
             raise DiffaugError(f"{undefined[0]} has no score: the model gives all its pairs the same similarity")

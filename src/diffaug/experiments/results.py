@@ -445,7 +445,7 @@ class Summary:
 
     def to_dict(self, notes: Sequence[str] = ()) -> dict[str, Any]:
         """Plain values for JSON, numbers with six decimals; ``notes`` are added."""
-        from diffaug.evaluation.report import clean_numbers  # imports torch
+        from diffaug.evaluation.statistics import clean_numbers
 
         cleaned: dict[str, Any] = clean_numbers(
             {

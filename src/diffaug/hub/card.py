@@ -12,9 +12,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from diffaug.config import source_list
-from diffaug.data.formats import HUB_PREFIX, hub_parts
-from diffaug.data.given import PASSED
-from diffaug.data.sample import SAMPLE_PREFIX
+from diffaug.data.table import HUB_PREFIX, IN_MEMORY, SAMPLE_PREFIX, hub_parts
 from diffaug.errors import DiffaugError
 from diffaug.hub.citations import PAPERS, Paper
 from diffaug.models.config import ModelConfig, Provenance
@@ -233,7 +231,7 @@ def _described(source: object) -> str:
     if source.startswith(HUB_PREFIX):
         name = hub_parts(source)[0]
         return f"[{source.removeprefix(HUB_PREFIX)}](https://huggingface.co/datasets/{name})"
-    if source.startswith(PASSED):
+    if source.startswith(IN_MEMORY):
         return source
     if source.startswith(SAMPLE_PREFIX):
         return f"the sample data of diffaug, `{source}`"

@@ -166,7 +166,7 @@ class DiffaugModule(InputModule):
         )
         if folder is None:
             raise DiffaugError(f"there is no folder {Path(model_name_or_path, subfolder)}")
-        module = cls(Embedder(*load_model(Path(folder), part_of_more=True), device="cpu"))
+        module = cls(Embedder(*load_model(Path(folder), allow_more_modules=True), device="cpu"))
         return module if dtype is None else module.to(dtype)
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:

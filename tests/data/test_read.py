@@ -9,7 +9,7 @@ import pytest
 
 from diffaug.data.labels import Label
 from diffaug.data.problems import ProblemCount
-from diffaug.data.readers import read_labelled_pairs, read_nli, read_scored_pairs, read_sentences, read_triplets
+from diffaug.data.read import read_labelled_pairs, read_nli, read_scored_pairs, read_sentences, read_triplets
 from diffaug.data.records import LabelledPairs, Triplets
 from diffaug.errors import DiffaugError
 
@@ -48,10 +48,10 @@ def test_a_users_mapping_comes_first(tmp_path: Path) -> None:
     assert read_sentences(path, {"sentence": "2"}) == ["three"]
     assert read_sentences(path, {"sentence": 2}) == ["body", "two"]
     with pytest.raises(
-        DiffaugError, match=r"a\.tsv, line 1: no column for sentence \('title'\).*there are: text, body, 2"
+        DiffaugError, match=r"a\.tsv, line 1: no column for sentence \('title'\).*the columns are: text, body, 2"
     ):
         read_sentences(path, {"sentence": "title"})
-    with pytest.raises(DiffaugError, match="sentences have no column 'score'; they have sentence"):
+    with pytest.raises(DiffaugError, match="sentences have no column 'score'; their columns are sentence"):
         read_sentences(path, {"score": "2"})
 
 
@@ -59,11 +59,13 @@ def test_column_numbers_for_files_without_header(tmp_path: Path) -> None:
     path = file(tmp_path, "a.tsv", "news\t2012\t7\t3.5\tA man eats.\tA man is eating.")
     numbers = {"score": 4, "sentence1": 5, "sentence2": "6"}
     assert list(read_scored_pairs(path, numbers)) == [("A man eats.", "A man is eating.", 3.5)]
-    with pytest.raises(DiffaugError, match=r"has no column 7: its rows have 6"):
+    with pytest.raises(DiffaugError, match=r"has no column 7; its columns are 1 to 6"):
         read_scored_pairs(path, {**numbers, "score": 7})
     with pytest.raises(DiffaugError, match="not for score"):
         read_scored_pairs(path, {"sentence1": 5, "sentence2": 6})
-    with pytest.raises(DiffaugError, match=r"has 6 columns without names, .*number them: columns=\{'sentence1': 1"):
+    with pytest.raises(
+        DiffaugError, match=r"has 6 columns without names, .*number them as in columns=\{'sentence1': 1"
+    ):
         read_scored_pairs(path)
 
 
@@ -88,7 +90,7 @@ def test_labelled_pairs_without_header(tmp_path: Path) -> None:
     assert isinstance(read_nli(path), LabelledPairs)
 
 
-def test_what_could_be_a_header_nobody_knows_is_not_guessed(tmp_path: Path) -> None:
+def test_a_possible_header_with_unknown_names_is_an_error(tmp_path: Path) -> None:
     rows = ["A dog runs fast.,An animal runs.,The dog is asleep.", "It rained all day.,It was wet.,It was dry all day."]
     path = file(tmp_path, "a.csv", "first,second,third", *rows)
     with pytest.raises(DiffaugError, match=r"line 1: first, second, third may be column names or data"):
@@ -102,7 +104,7 @@ def test_what_could_be_a_header_nobody_knows_is_not_guessed(tmp_path: Path) -> N
     with pytest.raises(DiffaugError, match="comments may be column names or data"):
         read_sentences(path)
     path = file(tmp_path, "e.tsv", "left\tright\trating", "A man eats.\tHe eats.\t4.5", "Rain.\tSun.\t1")
-    with pytest.raises(DiffaugError, match=r"line 1: no column for sentence1 .*there are: left, right, rating"):
+    with pytest.raises(DiffaugError, match=r"line 1: no column for sentence1 .*the columns are: left, right, rating"):
         read_scored_pairs(path)
 
 
@@ -110,15 +112,19 @@ def test_what_could_be_a_header_nobody_knows_is_not_guessed(tmp_path: Path) -> N
     ("name", "lines", "hint"),
     [
         ("a.csv", ["sent0;sent1;hard_neg", "a;b;c"], "separated by semicolons, not by commas: save it with commas"),
-        ("a.csv", ["sent0\tsent1\thard_neg", "a\tb\tc"], r"separated by tabs, not by commas: name it \.tsv"),
-        ("a.tsv", ["sent0,sent1,hard_neg", "a,b,c"], r"separated by commas, not by tabs: name it \.csv"),
-        ("a.txt", ["sent0,sent1,hard_neg", "a,b,c"], r"one sentence a line, as \.txt files do; triplets need a \.tsv"),
+        ("a.csv", ["sent0\tsent1\thard_neg", "a\tb\tc"], r"separated by tabs, not by commas: rename it to \.tsv"),
+        ("a.tsv", ["sent0,sent1,hard_neg", "a,b,c"], r"separated by commas, not by tabs: rename it to \.csv"),
+        ("a.txt", ["sent0,sent1,hard_neg", "a,b,c"], r"a \.txt file with one sentence per line; triplets need a \.tsv"),
         ("a.csv", ["sent0,sent1", "a,b"], r"no column for negative \(hard_neg or negative or contradiction\)"),
-        ("a.jsonl", ['{"sent0": "a"}'], r"no column for positive .*, negative .*there are: sent0; rename a column"),
+        (
+            "a.jsonl",
+            ['{"sent0": "a"}'],
+            r"no column for positive .*, negative .*the columns are: sent0; rename a column",
+        ),
         ("a.csv", ["sent0,sent0,sent1,hard_neg", "a,b,c,d"], "more than one column 'sent0'"),
     ],
 )
-def test_missing_columns_say_what_there_is(tmp_path: Path, name: str, lines: list[str], hint: str) -> None:
+def test_missing_columns_errors_list_the_columns(tmp_path: Path, name: str, lines: list[str], hint: str) -> None:
     with pytest.raises(DiffaugError, match=hint):
         read_triplets(file(tmp_path, name, *lines))
 
@@ -159,7 +165,7 @@ def test_unknown_labels(label: object) -> None:
 
 def test_words_and_numbers_do_not_mix() -> None:
     rows = [("a", "b", "entailment"), ("a", "c", "0")]
-    with pytest.raises(DiffaugError, match="row 2: the label '0' does not go with the first one"):
+    with pytest.raises(DiffaugError, match="row 2: the label '0' mixes words and numbers"):
         read_labelled_pairs(rows)
 
 
@@ -175,7 +181,7 @@ def test_skipped_rows_are_counted_and_logged(tmp_path: Path, caplog: pytest.LogC
     path = file(tmp_path, "a.tsv", "1\ta\tb", "2\t \tb", "x\ta\tb", "3\ta", "4\tc\td", "y\ta\tb")
     with caplog.at_level(logging.WARNING, "diffaug.data"):
         assert read_scored_pairs(path, on_bad="skip").scores == [1.0, 4.0]
-    assert "skipped 4 of 6 rows (2 score that is no number, 1 empty sentence, 1 wrong number" in caplog.text
+    assert "skipped 4 of 6 rows with problems (2 invalid score, 1 empty sentence, 1 wrong number" in caplog.text
     assert "line 2: column 2 is empty" in caplog.text
     problems = ProblemCount()
     caplog.clear()
@@ -188,18 +194,18 @@ def test_skipped_rows_are_counted_and_logged(tmp_path: Path, caplog: pytest.LogC
 def test_nothing_usable_is_an_error_even_when_skipping(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xff\n\xff\n")
-    with pytest.raises(DiffaugError, match=r"holds no usable row \(2 not UTF-8\); the first problem: .*line 1"):
+    with pytest.raises(DiffaugError, match=r"has no usable row \(2 not UTF-8\); the first problem: .*line 1"):
         read_sentences(path, on_bad="skip")
-    with pytest.raises(DiffaugError, match=r"holds no usable row \(2 unknown label\)"):
+    with pytest.raises(DiffaugError, match=r"has no usable row \(2 unknown label\)"):
         read_labelled_pairs([{"premise": "a", "hypothesis": "b", "label": "?"}] * 2, on_bad="skip")
 
 
 def test_an_unknown_on_bad_is_refused() -> None:
-    with pytest.raises(DiffaugError, match="on_bad must be 'error', 'skip' or a function, not 'ignore'"):
+    with pytest.raises(DiffaugError, match="on_bad must be 'error', 'skip' or a function, got 'ignore'"):
         read_sentences(["a"], on_bad="ignore")  # type: ignore[arg-type]
 
 
-def test_read_nli_takes_each_kind_and_explains_what_is_none(tmp_path: Path) -> None:
+def test_read_nli_of_each_kind_and_of_none(tmp_path: Path) -> None:
     assert isinstance(read_nli([{"sent0": "a", "sent1": "b", "hard_neg": "c"}]), Triplets)
     assert isinstance(read_nli([{"premise": "a", "hypothesis": "b", "label": 1}]), LabelledPairs)
     columns = {"premise": "x", "hypothesis": "y", "label": "z"}
@@ -217,7 +223,7 @@ def test_read_nli_takes_each_kind_and_explains_what_is_none(tmp_path: Path) -> N
         read_nli(file(tmp_path, "a.csv", "text,author", "Hello there.,me"))
 
 
-def test_long_files_are_judged_by_their_first_rows_and_checked_to_the_last(tmp_path: Path) -> None:
+def test_errors_after_the_inspected_rows(tmp_path: Path) -> None:
     lines = [f"{i % 6}\tsentence {i}\tother {i}" for i in range(500)]
     path = file(tmp_path, "a.tsv", *lines, "not a score\ta\tb")
     with pytest.raises(DiffaugError, match=r"a\.tsv, line 501: the score 'not a score' is not a number"):

@@ -13,7 +13,7 @@ from made_up import Counting, embed, few_folds, sts_spec, transfer_spec, write_s
 
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.evaluation import evaluate
+from diffaug.evaluation import EvaluationResult, evaluate
 from diffaug.evaluation.statistics import Spearman
 from diffaug.models.io.fingerprint import fingerprint
 
@@ -64,7 +64,7 @@ def test_a_wrong_count_stops_everything(sts_folder: Path, tmp_path: Path) -> Non
     path = tmp_path / "STSB.test.tsv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     model = Counting()
-    with pytest.raises(DiffaugError, match=r"STSB\.test\.tsv holds 1,378 rows, but STS-B has 1,379"):
+    with pytest.raises(DiffaugError, match=r"STSB\.test\.tsv: found 1,378 rows, but STS-B has 1,379"):
         evaluate(model, tmp_path)
     assert model.calls == [], "nothing is embedded before all data is checked"
 
@@ -93,9 +93,9 @@ def test_transfer_tasks_in_a_whole_evaluation(tmp_path: Path, monkeypatch: pytes
 
 
 def test_nothing_to_evaluate_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DiffaugError, match=r"none of the tasks is there\. STS12: found neither"):
+    with pytest.raises(DiffaugError, match=r"no data was found for any task\. STS12: found neither"):
         evaluate(embed, tmp_path)
-    with pytest.raises(DiffaugError, match=r"there is no folder .*nowhere"):
+    with pytest.raises(DiffaugError, match=r"the folder .*nowhere with evaluation data does not exist"):
         evaluate(embed, tmp_path / "nowhere")
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
     with pytest.raises(DiffaugError, match="diffaug data get senteval"):
@@ -141,9 +141,9 @@ def test_a_constant_model_is_undefined_not_zero(sts_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda sentences: np.full((len(sentences), 4), np.nan), "not finite for 1,"),
-        (lambda sentences: np.ones(len(sentences)), "gave an array of shape"),
-        (lambda sentences: np.ones((3, 4)), "gave an array of shape"),
+        (lambda sentences: np.full((len(sentences), 4), np.nan), "NaN or infinity for 1,"),
+        (lambda sentences: np.ones(len(sentences)), "returned an array of shape"),
+        (lambda sentences: np.ones((3, 4)), "returned an array of shape"),
         (7, "cannot evaluate a int"),
     ],
 )
@@ -248,9 +248,10 @@ def test_scores_do_not_depend_on_resamples_or_other_tasks(sts_folder: Path) -> N
 
 
 def test_settings_that_make_no_sense(sts_folder: Path) -> None:
-    for settings in ({"resamples": -1}, {"confidence": 1.0}):
-        with pytest.raises(DiffaugError, match="resamples must not be negative"):
-            evaluate(embed, sts_folder, **settings)  # type: ignore[arg-type]
+    with pytest.raises(DiffaugError, match="resamples must not be negative, got -1"):
+        evaluate(embed, sts_folder, resamples=-1)
+    with pytest.raises(DiffaugError, match=r"confidence must be between 0 and 1, got 1\.0"):
+        evaluate(embed, sts_folder, confidence=1.0)
     with pytest.raises(DiffaugError, match="needs resamples"):
         evaluate(embed, sts_folder, versus=embed, resamples=0)
 
@@ -258,8 +259,8 @@ def test_settings_that_make_no_sense(sts_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("foo", r"there is no task 'foo'\. There are the groups sts"),
-        ("transfr", r"did you mean transfer\? There are the"),
+        ("foo", r"unknown task 'foo'\. Groups: sts"),
+        ("transfr", r"did you mean transfer\? Groups: "),
     ],
 )
 def test_an_unknown_task_is_said_in_sentences(word: str, said: str) -> None:
@@ -271,7 +272,7 @@ def test_pairs_of_one_score_are_no_fault_of_the_model(tmp_path: Path) -> None:
     (tmp_path / "same.csv").write_text("sentence1,sentence2,score\na dog,a dog runs,1\nrain,rain falls,1\n")
     model = Counting()
     with pytest.raises(
-        DiffaugError, match=r"same\.csv: every score is 1, so no ranking .* at least two different scores"
+        DiffaugError, match=r"same\.csv: every score is 1, so there is no ranking .* at least two different scores"
     ):
         evaluate(model, pairs=tmp_path / "same.csv")
     with pytest.raises(DiffaugError, match=r"the pairs given: every score is 2\.5"):
@@ -307,12 +308,42 @@ def test_columns_that_nothing_has(tmp_path: Path) -> None:
     for options, said in (
         (
             {"pairs": tmp_path / "pairs.csv", "columns": {"anchor": "left"}},
-            "has a column 'anchor': pairs have sentence1",
+            "unknown column role 'anchor'; pairs have sentence1",
         ),
-        ({"tasks": "sts", "columns": {"score": "x"}}, "has a column 'score', as none is given"),
-        ({"retrieval": tmp_path / "found.csv"}, r"there are: asked, body; say which .*--column query=NAME"),
-        ({"retrieval": tmp_path / "found.csv", "columns": {"query": "x"}}, "has no column 'x'; there are: asked, body"),
-        ({"retrieval": tmp_path, "columns": {"query": "x"}}, "has no columns that could be chosen"),
+        ({"tasks": "sts", "columns": {"score": "x"}}, "role 'score'; roles are only for your own data"),
+        ({"retrieval": tmp_path / "found.csv"}, r"found: asked, body; choose them .*--column query=NAME"),
+        (
+            {"retrieval": tmp_path / "found.csv", "columns": {"query": "x"}},
+            "has no column 'x'; its columns are: asked, body",
+        ),
+        ({"retrieval": tmp_path, "columns": {"query": "x"}}, "is not a table"),
     ):
         with pytest.raises(DiffaugError, match=said):
             evaluate(embed, **options)
+
+
+def test_a_result_read_from_json_is_the_same(sts_folder: Path, tmp_path: Path) -> None:
+    """Also a result with undefined scores, which are null in JSON."""
+    for model in (embed, lambda texts: np.ones((len(texts), 4))):
+        result = evaluate(
+            model,
+            sts_folder,
+            "sts",
+            versus=slightly_worse,
+            resamples=20,
+            triplets=[("a", "b", "c"), ("d", "e", "f")],
+        )
+        result.save_json(tmp_path / "result.json")
+        again = EvaluationResult.from_dict(json.loads((tmp_path / "result.json").read_text("utf-8")))
+        assert again.to_markdown() == result.to_markdown()
+        found, expected = again.to_dict(), result.to_dict()
+        for values in (found, expected):  # differences of rounded scores
+            for comparison in values["versus"]["comparisons"]:
+                comparison["difference"] = comparison["difference"] and round(comparison["difference"], 5)
+        assert found == expected
+
+
+def test_the_former_name_of_the_result() -> None:
+    import diffaug.evaluation
+
+    assert diffaug.evaluation.Report is EvaluationResult

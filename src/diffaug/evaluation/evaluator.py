@@ -1,4 +1,4 @@
-"""Running an evaluation: read and check the data, embed every sentence once, score, compare."""
+"""`evaluate`: read and check the data, encode each sentence once, score, compare."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from diffaug.data.formats import Source
-from diffaug.data.layout import ROLES, Columns, Kind
-from diffaug.data.readers import read_scored_pairs, read_triplets
-from diffaug.data.sources import data_folder
+from diffaug.data.columns import ROLES, Columns, Kind
+from diffaug.data.public.store import data_folder
+from diffaug.data.read import read_scored_pairs, read_triplets
+from diffaug.data.table import Source
 from diffaug.errors import DiffaugError
 from diffaug.evaluation import sts, transfer
+from diffaug.evaluation.evaluated_model import EvaluatedModel, Model
 from diffaug.evaluation.folder import DataFolder
 from diffaug.evaluation.geometry import GeometryTask
 from diffaug.evaluation.own_data import PairsTask, RetrievalTask, TripletsTask
 from diffaug.evaluation.protocol import GEOMETRY, GROUPS, STS, STS_PROTOCOL, TRANSFER, StsSpec, choose_tasks
-from diffaug.evaluation.report import Average, Report, Scores, Settings
+from diffaug.evaluation.result import Average, EvaluationResult, EvaluationSettings, ModelScores
 from diffaug.evaluation.retrieval_data import KEYS, read_retrieval
 from diffaug.evaluation.retrieval_data import ROLES as RETRIEVAL_ROLES
 from diffaug.evaluation.statistics import Comparison, average, bootstrap, compare, interval
-from diffaug.evaluation.subject import Model, Subject
 from diffaug.evaluation.tasks import Task, TaskResult
 
 PathLike = str | os.PathLike[str]
 Retrieval = Source | Mapping[str, Any]
 HUB = "hub"
-# What names its columns how, of the data of one's own.
+# The column roles of each kind of own data.
 _OWN_ROLES = {"pairs": ROLES[Kind.SCORED_PAIRS], "triplets": ROLES[Kind.TRIPLETS], "retrieval": RETRIEVAL_ROLES}
 _AVERAGED = {"sts": STS_PROTOCOL, "transfer": "logreg"}
 
@@ -51,78 +51,79 @@ def evaluate(
     device: str | None = None,
     trust_remote_code: bool = False,
     show_progress: bool | None = None,
-) -> Report:
+) -> EvaluationResult:
     """Evaluate a model on public tasks, on your own data, or both.
 
     Examples:
-        >>> report = evaluate(triplets=[("a dog runs", "a dog is running", "the market fell")])
-        >>> report.scores
+        >>> result = evaluate(triplets=[("a dog runs", "a dog is running", "the market fell")])
+        >>> result.scores
         {'triplets': 100.0}
 
     Args:
         model: a folder saved by diffaug, sentence-transformers or transformers, a hub name, an `Embedder`, or a
-            function from a list of sentences to vectors; left out, the small encoder that comes with the package.
-        data: a folder with the public tasks, or several, in any known layout; ``"hub"`` for the data sets on the hub;
-            left out, the folder where ``diffaug data get`` puts them.
-        tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR`` ...), as a list or with
-            commas; left out, ``sts``, or nothing if own data is given.
-        pairs: scored pairs of your own, scored by Spearman and Pearson: a file or anything else that
-            `diffaug.data.readers.read_scored_pairs` reads, rows and data sets in Python among it, or a mapping from
-            names to such, as a `datasets.DatasetDict` is.
-        triplets: likewise; the share in which the positive is nearer than the negative.
-        retrieval: likewise, in the forms of `diffaug.evaluation.retrieval_data`; recall at k and mean reciprocal rank.
-        columns: which column of your own data is what, as in ``{"score": "rating"}``; in a file without header a
-            number, from 1. Pairs have ``sentence1``, ``sentence2`` and ``score``, triplets ``anchor``, ``positive``
-            and ``negative``, a table for retrieval ``query`` and ``document``; left out, names and cells tell.
-        versus: another model, to compare with on the same rows.
-        seed: of the bootstrap and the folds.
-        resamples: of the bootstrap; 0 leaves intervals and tests out.
-        confidence: of the intervals.
-        batch_size: sentences in a batch; left out, as many as fit a number of tokens that suits the device.
-        device: where to run; the GPU if there is one.
-        trust_remote_code: run Python code that a model brings along. Off unless you ask for it.
-        show_progress: a progress bar on standard error; left out, only on a terminal and for long work.
+            function from a list of sentences to vectors; default: the small encoder included in the package.
+        data: one or several folders with the public tasks, in any known layout; ``"hub"`` for the data sets on the
+            hub; default: the folder of ``diffaug data get``.
+        tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR`` ...), as a list or separated
+            by commas; default: ``sts``, or none if own data is given.
+        pairs: your own scored pairs, evaluated with Spearman and Pearson: a file or any other source of
+            `diffaug.data.read.read_scored_pairs`, such as rows or a data set in Python, or a mapping from names to
+            sources, such as a `datasets.DatasetDict`.
+        triplets: the same for triplets; accuracy: how often the positive is closer than the negative.
+        retrieval: the same in the formats of `diffaug.evaluation.retrieval_data`; recall at k and MRR.
+        columns: the columns of your own data, for example ``{"score": "rating"}``; in a file without header a number,
+            from 1. Pairs have ``sentence1``, ``sentence2`` and ``score``; triplets ``anchor``, ``positive`` and
+            ``negative``; a retrieval table ``query`` and ``document``. Default: recognised by names and values.
+        versus: another model, compared on the same rows.
+        seed: seed of the bootstrap and of cross-validation.
+        resamples: number of bootstrap resamples; 0 turns intervals and tests off.
+        confidence: confidence of the intervals.
+        batch_size: sentences per batch; default: as many as fit the device's token budget.
+        device: device to run on; default: the GPU if there is one.
+        trust_remote_code: run Python code that comes with the model. Off by default.
+        show_progress: show a progress bar on standard error; default: only on a terminal and for long work.
 
     Returns:
-        scores with their protocols, intervals, and all that is needed to repeat them.
+        scores with protocols, intervals, and everything needed to repeat them.
 
     Raises:
-        DiffaugError: data that is damaged or of the wrong number of rows; no data at all; a model that cannot be
-            loaded. A task that is simply not there is no error: it is named in ``missing``.
+        DiffaugError: data is damaged or has the wrong number of rows, there is no data, or a model cannot be loaded.
+            A task whose files do not exist is no error: it is listed in ``missing``.
     """
-    if resamples < 0 or not 0 < confidence < 1:
-        raise DiffaugError("resamples must not be negative, and confidence lies between 0 and 1")
+    if resamples < 0:
+        raise DiffaugError(f"resamples must not be negative, got {resamples}")
+    if not 0 < confidence < 1:
+        raise DiffaugError(f"confidence must be between 0 and 1, got {confidence}")
     if versus is not None and resamples == 0:
-        raise DiffaugError("comparing two models needs resamples: leave them at their default, or give a number")
+        raise DiffaugError("comparing two models needs resamples: give a positive number or leave it out")
     own = _own_tasks({"pairs": pairs, "triplets": triplets, "retrieval": retrieval}, columns or {})
     names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
     if not names and not own:
-        raise DiffaugError("nothing to evaluate: name tasks, or give data of your own")
-    work = _Work(names, data, own, seed)
+        raise DiffaugError("nothing to evaluate: give tasks or your own data")
+    loaded = _Tasks(names, data, own, seed)
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "device": device,
         "trust_remote_code": trust_remote_code,
         "show_progress": show_progress,
     }
-    settings = Settings(seed, resamples, confidence)
-    scores = work.scores(Subject(model, **options), settings)
-    report = Report(
-        **vars(scores),
-        missing=work.missing,
-        warnings=work.warnings,
-        files={str(path): checksum for path, checksum in sorted(work.files.items())},
-        sentences=len(work.sentences),
+    settings = EvaluationSettings(seed, resamples, confidence)
+    result = EvaluationResult(
+        **vars(loaded.score(EvaluatedModel(model, **options), settings)),
+        missing=loaded.missing,
+        warnings=loaded.warnings,
+        files={str(path): checksum for path, checksum in sorted(loaded.files.items())},
+        sentences=len(loaded.sentences),
         settings=settings,
     )
     if versus is not None:
-        report.versus = work.scores(Subject(versus, **options), settings)
-        report.comparisons = _compare(report, report.versus, confidence)
-    return report
+        result.versus = loaded.score(EvaluatedModel(versus, **options), settings)
+        result.comparisons = _compare(result, result.versus, confidence)
+    return result
 
 
-class _Work:
-    """All data of an evaluation, read and checked, for as many models as are to be scored on it."""
+class _Tasks:
+    """The data of an evaluation, read and checked; any number of models can be scored on it."""
 
     def __init__(
         self, names: Sequence[str], data: PathLike | Sequence[PathLike] | None, own: list[Task], seed: int
@@ -138,37 +139,37 @@ class _Work:
         for task in own:
             if isinstance(task, RetrievalTask) and task.data.left_out:
                 self.warnings.append(
-                    f"{task.name}: {task.data.left_out:,} queries without a relevant document left out"
+                    f"{task.name}: {task.data.left_out:,} queries without a relevant document were skipped"
                 )
         if GEOMETRY in names and self.geometry is None:
             self.geometry = _own_geometry(own)
             if self.geometry is None:
-                self.missing[GEOMETRY] = "found neither STS-B nor pairs or triplets of your own to measure it on"
+                self.missing[GEOMETRY] = "it needs STS-B, or your own pairs or triplets"
         if not self.tasks and self.geometry is None:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.missing.items())
-            raise DiffaugError(f"none of the tasks is there. {reasons}")
+            raise DiffaugError(f"no data was found for any task. {reasons}")
         everything: list[Task | GeometryTask] = [*self.tasks, *([self.geometry] if self.geometry else [])]
         self.sentences = list(dict.fromkeys(s for task in everything for s in task.sentences()))
 
-    def scores(self, subject: Subject, settings: Settings) -> Scores:
-        """Embed every sentence once, then score each task."""
-        embeddings = subject.embed(self.sentences)
+    def score(self, model: EvaluatedModel, settings: EvaluationSettings) -> ModelScores:
+        """Encode each sentence once, then score each task."""
+        embeddings = model.embed(self.sentences)
         results = [_with_interval(task.score(embeddings), settings) for task in self.tasks]
-        geometry = None if self.geometry is None else self.geometry.measure(embeddings, subject.embedder)
-        return Scores(subject.info, results, _averages(results, settings), geometry)
+        geometry = None if self.geometry is None else self.geometry.measure(embeddings, model.embedder)
+        return ModelScores(model.info, results, _averages(results, settings), geometry)
 
     def _read_public(
         self, names: Sequence[str], data: PathLike | Sequence[PathLike] | None, seed: int, *, needed: bool
     ) -> None:
-        folder, hub = _places(data, needed)
+        folder, hub = _data_folder(data, needed)
         for spec in STS:
             if spec.name in names:
-                self._add(spec.name, _load_sts(spec, folder, hub), sts.missing_words(spec, hub and not folder.roots))
+                self._add(spec.name, _load_sts(spec, folder, hub), sts.why_missing(spec, hub and not folder.roots))
         for task in TRANSFER:
             if task.name in names:
-                self._add(task.name, transfer.load_transfer(task, folder, seed), transfer.missing_words(task))
+                self._add(task.name, transfer.load_transfer(task, folder, seed), transfer.why_missing(task))
         if GEOMETRY in names:
-            for spec in reversed(STS):  # the dev split of STS-B comes last, and is what SimCSE measures on
+            for spec in reversed(STS):  # prefer the dev split of STS-B, which comes last: SimCSE uses it
                 if spec.tsv == "STSB" and self.geometry is None and (found := _load_sts(spec, folder, hub)):
                     (stsb,) = found.subtasks.values()
                     self.geometry = GeometryTask.from_pairs(spec.name, stsb, 0.0, 5.0)
@@ -182,20 +183,20 @@ class _Work:
             self.tasks.append(task)
 
 
-def _places(data: PathLike | Sequence[PathLike] | None, needed: bool) -> tuple[DataFolder, bool]:
-    """The folders to look in, and whether to ask the hub for what they lack."""
+def _data_folder(data: PathLike | Sequence[PathLike] | None, needed: bool) -> tuple[DataFolder, bool]:
+    """The folders to search, and whether to load missing tasks from the hub."""
     if data is None:
         default = data_folder()
         if not default.is_dir():
             if needed:
                 raise DiffaugError(
-                    f"there is no evaluation data in {default}: name its folder (data=, --data), or fetch it with "
+                    f"there is no evaluation data in {default}; give its folder (data=, --data), or download it with "
                     "diffaug data get senteval"
                 )
             return DataFolder([]), False
         return DataFolder([default]), False
     given = [data] if isinstance(data, (str, os.PathLike)) else list(data)
-    paths = [Path(place).expanduser() for place in given if place != HUB]
+    paths = [Path(path).expanduser() for path in given if path != HUB]
     return DataFolder(paths), HUB in given
 
 
@@ -205,7 +206,7 @@ def _load_sts(spec: StsSpec, folder: DataFolder, hub: bool) -> sts.StsTask | Non
 
 
 def _own_tasks(given: Mapping[str, Any], columns: Columns) -> list[Task]:
-    """Tasks of data of one's own, by its kind."""
+    """The tasks of the user's own data."""
     given = {kind: source for kind, source in given.items() if source is not None}
     if isinstance(given.get("retrieval"), Mapping) and set(KEYS) <= set(given["retrieval"]):
         given["retrieval"] = {"retrieval": given["retrieval"]}
@@ -236,7 +237,7 @@ def _check_columns(columns: Columns, given: Iterable[str]) -> None:
     if unknown := [role for role in columns if not any(_is_role(role, kind) for kind in given)]:
         roles = "; ".join(f"{kind} have {', '.join(_OWN_ROLES[kind])}" for kind in given)
         raise DiffaugError(
-            f"no data of your own has a column {unknown[0]!r}" + (f": {roles}" if roles else ", as none is given")
+            f"unknown column role {unknown[0]!r}; " + (roles or "roles are only for your own data, and none is given")
         )
 
 
@@ -246,7 +247,7 @@ def _is_role(name: str, kind: str) -> bool:
 
 
 def _own_name(source: object, kind: str) -> str:
-    """A file's name without its endings; for rows given in Python, what they are."""
+    """A file's name without suffixes; for rows passed in Python, their kind."""
     if not isinstance(source, (str, os.PathLike)):
         return kind
     return Path(source).name.split(".")[0] or kind
@@ -262,14 +263,14 @@ def _own_geometry(own: Sequence[Task]) -> GeometryTask | None:
     return None
 
 
-def _with_interval(result: TaskResult, settings: Settings) -> TaskResult:
-    if settings.resamples:
+def _with_interval(result: TaskResult, settings: EvaluationSettings) -> TaskResult:
+    if settings.resamples and result.statistic is not None:
         result.resampled = bootstrap(result.statistic, result.name, settings.resamples, settings.seed)
         result.low, result.high = interval(result.resampled, settings.confidence)
     return result
 
 
-def _averages(results: Sequence[TaskResult], settings: Settings) -> list[Average]:
+def _averages(results: Sequence[TaskResult], settings: EvaluationSettings) -> list[Average]:
     found = []
     for group, protocol in _AVERAGED.items():
         counted = [result for result in results if result.name in GROUPS[group]]
@@ -285,8 +286,8 @@ def _averages(results: Sequence[TaskResult], settings: Settings) -> list[Average
     return found
 
 
-def _compare(first: Scores, second: Scores, confidence: float) -> list[Comparison]:
-    """The paired test for each task, and for each average."""
+def _compare(first: ModelScores, second: ModelScores, confidence: float) -> list[Comparison]:
+    """One paired test per task and per average."""
     found = []
     for a, b in zip(first.tasks, second.tasks, strict=True):
         found.append(compare(a.name, (a.score, b.score), (a.resampled, b.resampled), confidence))

@@ -14,9 +14,9 @@ from pathlib import Path
 import datasets
 import pytest
 
-from diffaug.data.formats import hub_parts, open_table
 from diffaug.data.problems import Problem
-from diffaug.data.readers import read_labelled_pairs, read_scored_pairs, read_sentences, read_triplets
+from diffaug.data.read import read_labelled_pairs, read_scored_pairs, read_sentences, read_triplets
+from diffaug.data.table import hub_parts, open_table
 from diffaug.errors import DiffaugError
 
 # What files of sentences really hold: quotes, separators, line separators that are not line ends, other scripts.
@@ -69,8 +69,7 @@ def test_parquet_gives_the_same_sentences_and_ignores_vectors(tmp_path: Path) ->
     table = pyarrow.table({"embedding": [[0.0]] * len(NASTY), "sentence": NASTY})
     parquet.write_table(table, tmp_path / "file.parquet")
     assert read_sentences(tmp_path / "file.parquet") == NASTY
-    with open_table(tmp_path / "file.parquet", report=pytest.fail) as opened:
-        assert opened.names == ("sentence",)
+    assert open_table(tmp_path / "file.parquet", report=pytest.fail).names == ("sentence",)
 
 
 def test_csv_round_trip_of_random_cells(tmp_path: Path) -> None:
@@ -112,30 +111,34 @@ def test_tsv_has_no_quoting(tmp_path: Path) -> None:
         ("blank.csv", b"\n\n \n", "is empty"),
         ("names.csv", b"sentence\n", "column names but no rows"),
         ("a.txt", b"fine\nbad \xe9 byte\n", r"a\.txt, line 2: byte 5 \(0xe9\) is not UTF-8"),
-        ("a.txt", b"fine\nwith \x00 inside\n", r"a\.txt, line 2: holds a NUL byte"),
+        ("a.txt", b"fine\nwith \x00 inside\n", r"a\.txt, line 2: column 'sentence' contains a NUL"),
         ("a.txt", "fine\n".encode("utf-16"), "is UTF-16, not UTF-8"),
-        ("a.txt", gzip.compress(b"fine\n", mtime=0), r"is compressed with gzip; let its name say so \(a\.txt\.gz\)"),
+        ("a.txt", gzip.compress(b"fine\n", mtime=0), r"is compressed with gzip; rename it to a\.txt\.gz"),
         ("a.csv", b"sentence\nfine\n \nfine\n", r"a\.csv, line 3: the line is empty"),
         ("a.csv", b'sentence,id\nfine,1\n"  ",2\n', r"a\.csv, line 3: column 'sentence' is empty"),
         ("a.csv", b'sentence\n"open\nfine\n', r"a\.csv, line 2: a quote opens a cell here and is never closed"),
-        ("a.csv", b'sentence\nfine\n"shut"up\n', r"a\.csv, line 3: a quoted cell ends on line 3 with something other"),
+        ("a.csv", b'sentence\nfine\n"shut"up\n', r"a\.csv, line 3: text follows the closing quote on line 3"),
         (
             "a.csv",
             b"sentence\none, two\n",
-            r"a\.csv, line 2: 2 columns where 1 is expected; a sentence that holds a comma",
+            r"a\.csv, line 2: expected 1 column, got 2; put a sentence with a comma in quotes",
         ),
-        ("a.tsv", b"sentence\none\ttwo\n", r"a\.tsv, line 2: 2 columns where 1 is expected; .* must not hold a tab"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
+        (
+            "a.tsv",
+            b"sentence\none\ttwo\n",
+            r"a\.tsv, line 2: expected 1 column, got 2; a sentence must not contain a tab",
+        ),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": \n', r"a\.jsonl, line 2: invalid JSON"),
         ("a.jsonl", b'{"text": "fine"}\n{"txt": "x"}\n', r"a\.jsonl, line 2: column 'text' is missing"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": 5}\n', r"a\.jsonl, line 2: column 'text' is no text: 5"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": "\\u0000"}\n', r"a\.jsonl, line 2: column 'text' holds a NUL"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": 5}\n', r"a\.jsonl, line 2: column 'text' is not text: 5"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": "\\u0000"}\n', r"a\.jsonl, line 2: column 'text' contains a NUL"),
         ("a.jsonl", b'{"text": "fine"}\n7\n', r"a\.jsonl, line 2: column 'text' is missing"),
-        ("a.jsonl", b"[" * 100_000, r"a\.jsonl, line 1: not JSON"),
-        ("a.dat", b"fine\n", r"cannot tell the format of .*a\.dat: its name must end in \.txt"),
+        ("a.jsonl", b"[" * 100_000, r"a\.jsonl, line 1: invalid JSON"),
+        ("a.dat", b"fine\n", r"unknown format of .*a\.dat: the name must end in \.txt"),
         ("a.parquet", b"fine\n", "cannot be read as Parquet"),
     ],
 )
-def test_bad_input_is_one_sentence_with_file_and_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_errors_name_file_and_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DiffaugError, match=message):
         read_sentences(tmp_path / name)
@@ -146,21 +149,23 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
         read_sentences(tmp_path / "nowhere.txt")
     (tmp_path / "b.csv").touch()
     (tmp_path / "a.csv").touch()
-    with pytest.raises(DiffaugError, match=r"is a directory; name a file \(in it: a\.csv, b\.csv\)"):
+    with pytest.raises(DiffaugError, match=r"is a directory; name a file \(it contains a\.csv, b\.csv\)"):
         read_sentences(tmp_path)
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
-def test_a_cut_off_file_is_an_error_even_when_skipping(tmp_path: Path, ending: str) -> None:
+def test_a_truncated_file_is_an_error_even_when_skipping(tmp_path: Path, ending: str) -> None:
     noise = random.Random(0)
     content = "\n".join(f"Sentence number {noise.random()}." for _ in range(5_000)).encode()
     whole = COMPRESSORS[ending](content)
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DiffaugError, match=r"is damaged or cut off: its \w+ data ends badly after line [\d,]+"):
+    with pytest.raises(
+        DiffaugError, match=r"is damaged or truncated: its \w+ data ends unexpectedly after line [\d,]+"
+    ):
         read_sentences(path, on_bad="skip")
     path.write_bytes(b"This is not compressed at all.")
-    with pytest.raises(DiffaugError, match=r"is no \w+ file, whatever its name says"):
+    with pytest.raises(DiffaugError, match=r"is not a valid \w+ file"):
         read_sentences(path)
 
 
@@ -214,7 +219,7 @@ def test_python_objects() -> None:
     assert list(read_triplets([("a", "b", "c"), ["d", "e", "f"]])) == [("a", "b", "c"), ("d", "e", "f")]
     rows = [{"score": 1, "s1": "a", "s2": "b"}, {"s2": "d", "s1": "c", "score": 2.5}]
     assert list(read_scored_pairs(rows)) == [("a", "b", 1.0), ("c", "d", 2.5)]
-    with pytest.raises(DiffaugError, match=r"the data given, row 2: column 1 is no text: 5"):
+    with pytest.raises(DiffaugError, match=r"the data given, row 2: column 1 is not text: 5"):
         read_sentences(["One.", 5])
     with pytest.raises(DiffaugError, match="cannot read data from a dict"):
         read_sentences({"sentence": ["One."]})
@@ -265,6 +270,6 @@ def test_hub_sources(source: str, parts: tuple[str, str | None, str]) -> None:
 
 
 @pytest.mark.parametrize("source", ["hub:", "hub:a/b/c/d/e", "hub:a/b/c/"])
-def test_hub_sources_that_are_none(source: str) -> None:
-    with pytest.raises(DiffaugError, match="is no hub source"):
+def test_invalid_hub_sources(source: str) -> None:
+    with pytest.raises(DiffaugError, match="is not a valid hub source"):
         read_sentences(source)

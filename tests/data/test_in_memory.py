@@ -1,4 +1,4 @@
-"""Data passed in Python gives what the same data gives from a file."""
+"""Data passed in Python is read like the same data in a file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pyarrow
 import pytest
 
 from diffaug.data.check import check
-from diffaug.data.given import Given
 from diffaug.data.labels import Label
-from diffaug.data.readers import read_labelled_pairs, read_nli, read_scored_pairs, read_sentences, read_triplets
+from diffaug.data.read import read_labelled_pairs, read_nli, read_scored_pairs, read_sentences, read_triplets
 from diffaug.data.records import LabelledPairs, ScoredPairs, Triplets
+from diffaug.data.table import InMemoryRows
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.retrieval_data import read_retrieval
 
@@ -55,7 +55,7 @@ def test_triplets_in_every_form(form: str, tmp_path: Path) -> None:
     assert list(expected) == TUPLES
     assert read_triplets(forms(ROWS)[form]) == expected
     assert read_nli(forms(ROWS)[form]) == expected
-    taken = Given.take("the data passed as nli", forms(ROWS)[form])
+    taken = InMemoryRows.collect("the data passed as nli", forms(ROWS)[form])
     assert str(taken) == "passed in memory, 2 rows"
     for _ in range(2):  # it can be read again
         assert read_triplets(taken) == expected
@@ -85,7 +85,7 @@ def test_coded_labels_go_by_their_names(format: str | None) -> None:
     expected = [Label.CONTRADICTION, Label.NEUTRAL, Label.ENTAILMENT]
     assert read_labelled_pairs(data).labels == expected
     assert read_labelled_pairs(data.to_iterable_dataset()).labels == expected
-    assert read_labelled_pairs(Given.take("x", data)).labels == expected
+    assert read_labelled_pairs(InMemoryRows.collect("x", data)).labels == expected
 
 
 def test_sentences() -> None:
@@ -106,12 +106,12 @@ def test_sentences() -> None:
 
 def test_problems_name_the_data_and_the_row() -> None:
     with pytest.raises(DiffaugError, match=r"^the data passed as nli, row 2: column 'sent1' is empty"):
-        read_triplets(Given.take("the data passed as nli", [ROWS[0], {**ROWS[1], "sent1": " "}]))
-    with pytest.raises(DiffaugError, match=r"the data given, row 1: column 'sent1' is no text: nan"):
+        read_triplets(InMemoryRows.collect("the data passed as nli", [ROWS[0], {**ROWS[1], "sent1": " "}]))
+    with pytest.raises(DiffaugError, match=r"the data given, row 1: column 'sent1' is not text: nan"):
         read_triplets(pandas.DataFrame([{**ROWS[0], "sent1": float("nan")}, ROWS[1]]))
 
 
-def test_what_holds_no_rows() -> None:
+def test_objects_without_rows() -> None:
     split = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS)})
     with pytest.raises(DiffaugError, match="from a DatasetDict with 'train', 'test'; pass one of its entries"):
         read_triplets(split)
@@ -121,7 +121,7 @@ def test_what_holds_no_rows() -> None:
             read_sentences(nothing)  # type: ignore[arg-type]
 
 
-def test_check_takes_it_too() -> None:
+def test_check() -> None:
     report = check(datasets.Dataset.from_list(ROWS))
     assert report.usable
     assert "triplets" in str(report)
@@ -132,5 +132,7 @@ def test_retrieval() -> None:
     for form in (rows, datasets.Dataset.from_list(rows), [tuple(row.values()) for row in rows]):
         found = read_retrieval(form)
         assert (found.queries, found.corpus, found.relevant) == (["a", "b"], ["x", "y"], [[0, 1], [1]])
-    with pytest.raises(DiffaugError, match=r"the data given: retrieval needs a column query .* there are: a, b"):
+    with pytest.raises(
+        DiffaugError, match=r"the data given: retrieval needs the columns query and document, found: a, b"
+    ):
         read_retrieval([{"a": "x", "b": "y"}])

@@ -1,4 +1,4 @@
-"""Whatever is evaluated, brought to one form: a name, a fingerprint, and a way to embed sentences."""
+"""A common interface to all kinds of models that can be evaluated: name, fingerprint, `embed`."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from diffaug.evaluation.tasks import Embeddings, Vectors
 from diffaug.models.io.fetch import EMBEDDED_MODEL
 
 Model = str | os.PathLike[str] | Embedder | Callable[[list[str]], Any] | None
-"""A folder or hub name, an `Embedder`, or anything that has ``encode`` or is callable on a list of sentences."""
+"""A folder or hub name, an `Embedder`, or an object with ``encode`` or callable with a list of sentences."""
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Which model a score belongs to. A callable has no fingerprint: what it computes cannot be looked into."""
+    """Identifies the model of a score. A callable has no fingerprint."""
 
     name: str
     fingerprint: str | None
 
     def tail(self, parts: int) -> str:
-        """The last parts of a path, for a table."""
+        """The last parts of the path, for tables."""
         return "/".join(self.name.rstrip("/").split("/")[-parts:])
 
 
-class Subject:
-    """A model under evaluation.
+class EvaluatedModel:
+    """A model to evaluate.
 
     Args:
         model: see `Model`.
-        batch_size, device, trust_remote_code: for a model that is loaded here, as for `Embedder`.
+        batch_size, device, trust_remote_code, show_progress: passed to `Embedder`, for a model that is loaded here.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Subject:
             name = "an Embedder"
             self.embedder = model
         else:
-            # Models of other libraries are often callable too, but not on sentences: their `encode` comes first.
+            # Models of other libraries may be callable, but not with sentences, so `encode` has precedence.
             call = getattr(model, "encode", model)
             if not callable(call):
                 raise DiffaugError(f"cannot evaluate a {type(model).__name__}: it has no encode and is not callable")
@@ -67,10 +67,10 @@ class Subject:
         self.info = ModelInfo(name, None if self.embedder is None else self.embedder.fingerprint())
 
     def embed(self, sentences: Sequence[str]) -> Embeddings:
-        """Embed distinct sentences, all in one call, at the length the model gives the vectors.
+        """Encode distinct sentences in one call; the vectors are not normalised.
 
         Raises:
-            DiffaugError: the model gave something that is no vector for each sentence.
+            DiffaugError: the model did not return one finite vector per sentence.
         """
         texts = list(sentences)
         if self.embedder is not None:
@@ -79,13 +79,13 @@ class Subject:
             vectors = _array(self._call(texts))
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise DiffaugError(
-                f"{self.info.name} gave an array of shape {vectors.shape} for {len(texts):,} sentences, "
-                "not a vector for each"
+                f"{self.info.name} returned an array of shape {vectors.shape} for {len(texts):,} sentences; it must "
+                "return one vector per sentence"
             )
         if len(bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1))):
             raise DiffaugError(
-                f"{self.info.name} gave numbers that are not finite for {len(bad):,} of {len(texts):,} sentences, "
-                f"as for {texts[bad[0]]!r:.80}; the model has diverged, or overflows in half precision"
+                f"{self.info.name} returned NaN or infinity for {len(bad):,} of {len(texts):,} sentences, for example "
+                f"{texts[bad[0]]!r:.80}; the model has diverged, or overflows in half precision"
             )
         return Embeddings(texts, vectors)
 

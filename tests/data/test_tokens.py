@@ -1,4 +1,4 @@
-"""Word pieces that processes share: what is found is what would have been made."""
+"""Tokenised sentences: in memory, and in the cache that processes share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diffaug.data import shared
+from diffaug.data import tokens
 from diffaug.data.collate import Collator
-from diffaug.data.shared import SharedTokens, tokenise
+from diffaug.data.tokens import TokenCache, TokenStore, tokenise
 from diffaug.models.backbone import load_tokenizer
 from diffaug.models.config import ModelConfig
 
@@ -25,8 +25,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(sentences))
         return tokenise(collator, sentences)
 
-    monkeypatch.setattr(shared, "_WORTH_SHARING", 5)
-    monkeypatch.setattr(shared, "tokenise", counted)
+    monkeypatch.setattr(tokens, "_WORTH_CACHING", 5)
+    monkeypatch.setattr(tokens, "tokenise", counted)
     return made
 
 
@@ -36,15 +36,15 @@ def reader(folder: Path, **settings: Any) -> Collator:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_second_process_reads_what_the_first_has_made(
+def test_a_second_process_reads_the_cache(
     tiny: Any, family: str, sentences: list[str], calls: list[int], tmp_path: Path
 ) -> None:
     texts = [*sentences, "half a pair: \ud83d"]
-    first = SharedTokens(tmp_path / "tokens").tokenise(reader(tiny(family)), texts)
+    first = TokenCache(tmp_path / "tokens").tokenise(reader(tiny(family)), texts)
     assert calls == [len(texts)]
     other = reader(tiny(family))
     other.ids(["a tokenizer that was used before, with another length"])
-    second = SharedTokens(tmp_path / "tokens").tokenise(other, texts)
+    second = TokenCache(tmp_path / "tokens").tokenise(other, texts)
     assert calls == [len(texts)]
     for found in (first, second):
         assert [array.dtype for array in found] == [np.int32, np.int64]
@@ -52,11 +52,11 @@ def test_a_second_process_reads_what_the_first_has_made(
         assert ids == other.ids(texts)[0]
 
 
-def test_other_sentences_and_other_readings_are_not_mixed_up(
+def test_other_sentences_or_settings_have_other_cache_files(
     tiny_bert: Path, tiny_roberta: Path, sentences: list[str], calls: list[int], tmp_path: Path
 ) -> None:
-    tokens = SharedTokens(tmp_path)
-    tokens.tokenise(reader(tiny_bert), sentences)
+    cache = TokenCache(tmp_path)
+    cache.tokenise(reader(tiny_bert), sentences)
     template = 'This sentence of "{}" means [MASK].'
     for folder, settings in (
         (tiny_bert, {"max_length": 7}),
@@ -64,36 +64,36 @@ def test_other_sentences_and_other_readings_are_not_mixed_up(
         (tiny_bert, {"template": template, "pooling": "mask", "final_stop": True}),
         (tiny_roberta, {}),
     ):
-        tokens.tokenise(reader(folder, **settings), sentences)
-    tokens.tokenise(reader(tiny_bert), sentences[::-1])
-    tokens.tokenise(reader(tiny_bert), [sentences[0] + sentences[1], *sentences[2:]])
+        cache.tokenise(reader(folder, **settings), sentences)
+    cache.tokenise(reader(tiny_bert), sentences[::-1])
+    cache.tokenise(reader(tiny_bert), [sentences[0] + sentences[1], *sentences[2:]])
     assert len(calls) == len(list(tmp_path.glob("*.npz"))) == 7
     # A template alone does not change how the sentence within it is read.
-    tokens.tokenise(reader(tiny_bert, template=template, pooling="mask"), sentences)
+    cache.tokenise(reader(tiny_bert, template=template, pooling="mask"), sentences)
     assert len(calls) == 7
 
 
-def test_few_sentences_leave_no_trace(tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path) -> None:
-    SharedTokens(tmp_path / "tokens").tokenise(reader(tiny_bert), sentences[:4])
+def test_few_sentences_are_not_cached(tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path) -> None:
+    TokenCache(tmp_path / "tokens").tokenise(reader(tiny_bert), sentences[:4])
     assert not (tmp_path / "tokens").exists()
 
 
-def test_who_comes_second_waits(
+def test_the_second_process_waits_for_the_first(
     tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    counted = shared.tokenise
+    counted = tokens.tokenise
 
     def slow(collator: Collator, texts: Any) -> Any:
         begun.set()
         go_on.wait(60)
         return counted(collator, texts)
 
-    monkeypatch.setattr(shared, "tokenise", slow)
+    monkeypatch.setattr(tokens, "tokenise", slow)
     found: list[Any] = []
     collators = [reader(tiny_bert), reader(tiny_bert)]
     threads = [
-        threading.Thread(target=lambda c=c: found.append(SharedTokens(tmp_path).tokenise(c, sentences)))
+        threading.Thread(target=lambda c=c: found.append(TokenCache(tmp_path).tokenise(c, sentences)))
         for c in collators
     ]
     threads[0].start()
@@ -107,7 +107,7 @@ def test_who_comes_second_waits(
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_full_disk_costs_time_and_nothing_else(
+def test_a_full_disk_is_not_an_error(
     tiny_bert: Path, sentences: list[str], calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -116,6 +116,31 @@ def test_a_full_disk_costs_time_and_nothing_else(
     monkeypatch.setattr(np, "savez", full)
     wanted = tokenise(reader(tiny_bert), sentences)
     for times in (1, 2):
-        found = SharedTokens(tmp_path / "tokens").tokenise(reader(tiny_bert), sentences)
+        found = TokenCache(tmp_path / "tokens").tokenise(reader(tiny_bert), sentences)
         assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, wanted, strict=True))
         assert len(calls) == times
+
+
+@pytest.fixture
+def collator(tiny_bert: Path) -> Collator:
+    return reader(tiny_bert, max_length=5)
+
+
+def test_tokens_are_those_of_the_collator(collator: Collator, sentences: list[str]) -> None:
+    repeated = [*sentences, *sentences[:3]]
+    column = TokenStore(collator).column(repeated)
+    assert [column[i] for i in range(len(column))] == collator.ids(repeated)[0]
+    assert max(len(column[i]) for i in range(len(column))) == 5
+
+
+def test_a_store_tokenises_each_sentence_once(collator: Collator, sentences: list[str]) -> None:
+    asked: list[str] = []
+    plain = collator.ids
+    collator.ids = lambda texts: (asked.extend(texts), plain(texts))[1]  # type: ignore[method-assign]
+    bank = TokenStore(collator)
+    first, second = bank.column(sentences[:8]), bank.column([*sentences[3:], *sentences[:2]])
+    assert sorted(asked) == sorted(sentences)
+    # What came first is still right now that the bank has grown.
+    assert [first[i] for i in range(len(first))] == plain(sentences[:8])[0]
+    assert [second[i] for i in range(len(second))] == plain([*sentences[3:], *sentences[:2]])[0]
+    assert len(bank.column([])) == 0
