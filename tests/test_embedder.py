@@ -438,10 +438,7 @@ def test_the_folder_of_a_run_leads_to_its_model(embedder: Embedder, tmp_path: Pa
 
 
 def test_a_model_tells_what_it_is(shared: Embedder) -> None:
-    assert (
-        repr(shared)
-        == f"Embedder(width {shared.width}, truncates at {shared.collator.max_length} tokens, on cpu)"
-    )
+    assert repr(shared) == f"Embedder(width {shared.width}, truncates at {shared.collator.max_length} tokens, on cpu)"
 
 
 def test_pooling_and_template_are_for_plain_models(tiny_bert: Path, embedder: Embedder, tmp_path: Path) -> None:

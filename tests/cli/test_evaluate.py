@@ -96,7 +96,7 @@ def test_columns_of_a_table_have_any_names(tiny_bert: Path, tmp_path: Path) -> N
         run(*arguments)
     run(*arguments, "--column", "sentence1=left", "-c", "sentence2=right", "-c", "score=rating")
     assert json.loads(out.read_text())["tasks"]["rated"]["rows"] == 3
-    with pytest.raises(DiffaugError, match="is not of the form ROLE=NAME"):
+    with pytest.raises(DiffaugError, match="must have the form ROLE=NAME"):
         run(*arguments, "-c", "rating")
 
 
@@ -116,5 +116,5 @@ def test_data_commands(tmp_path: Path) -> None:
     result = CliRunner().invoke(data, ["status", "--to", str(tmp_path / "data")])
     assert result.exit_code == 1
     assert "trec         damaged: " in result.output
-    with pytest.raises(DiffaugError, match="--from goes with one name"):
+    with pytest.raises(DiffaugError, match="--from needs exactly one name"):
         run("get", "trec", "mrpc", "--from", tmp_path, on=data)

@@ -1,4 +1,4 @@
-"""`diffaug data`: look at data before training on it."""
+"""`diffaug data`: check data before training, and download public data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {
     "positive": "POSITIVE_PAIRS",
 }
 
-data_app = typer.Typer(help="Look at data and get it.", no_args_is_help=True)
+data_app = typer.Typer(help="Check data, and download public data.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -34,15 +34,15 @@ def check(
     ],
     column: Columns = None,
     kind: Annotated[
-        str | None, typer.Option(help=f"What it should be: {', '.join(_KINDS)}; left out, it is recognised.")
+        str | None, typer.Option(help=f"The expected kind: {', '.join(_KINDS)}; default: recognised.")
     ] = None,
 ) -> None:
-    """Explain what a file holds and what it can be used for. The exit code is 1 if it cannot be used."""
+    """Show what a file contains and what it can be used for. The exit code is 1 if it cannot be used."""
     from diffaug.data.check import check as check_data
     from diffaug.data.layout import Kind
 
     if kind is not None and kind not in _KINDS:
-        raise DiffaugError(f"there is no kind {kind!r}; there are {', '.join(_KINDS)}")
+        raise DiffaugError(f"--kind must be one of {', '.join(_KINDS)}, got {kind!r}")
     report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]])
     typer.echo(str(report))
     if not report.usable:

@@ -1,4 +1,4 @@
-"""`diffaug data ls`, `get` and `status`: public data."""
+"""`diffaug data ls`, `get` and `status`: download public data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Folder = Annotated[
     typer.Option(
         "--to",
         metavar="DIR",
-        help="The data folder; left out, $DIFFAUG_DATA or ~/.cache/diffaug/data.",
+        help="The data folder; default: $DIFFAUG_DATA or ~/.cache/diffaug/data.",
         show_default=False,
     ),
 ]
@@ -31,7 +31,7 @@ def register(data_app: typer.Typer) -> None:
 
 
 def list_sources() -> None:
-    """List the public data sets that can be fetched."""
+    """List the public data sets that can be downloaded."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -46,9 +46,9 @@ def list_sources() -> None:
         counted = " + ".join(f"{n:,}" for n in rows if n is not None)
         known = "known" if all(file.sha256 for file in source.files) else ""
         table.add_row(source.name, source.what, counted, known, source.licence)
-    # In a file or a pipe nothing has to fit a window.
+    # Output to a file or pipe does not depend on the window's width.
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    typer.echo(f"WordNet, for synonym replacement, comes with its own tool: {GET_WORDNET}")
+    typer.echo(f"WordNet, for synonym replacement, is downloaded with its own tool: {GET_WORDNET}")
 
 
 def get(
@@ -59,20 +59,20 @@ def get(
         typer.Option(
             "--from",
             metavar="PATH",
-            help="Take this file, or the folder with the files, that was brought by other means than the network.",
+            help="Use this file, or this folder with the files, instead of downloading them.",
             show_default=False,
         ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Fetch it even if it is there and in order.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Download again, even if the files are complete.")] = False,
 ) -> None:
-    """Fetch public data, going on with an interrupted download, and check it."""
+    """Download public data and check it; an interrupted download is resumed."""
     from diffaug.data import sources
     from diffaug.errors import DiffaugError
 
     if given is not None and len(names) != 1:
-        raise DiffaugError("--from goes with one name")
+        raise DiffaugError("--from needs exactly one name")
     if "wordnet" in names:
-        raise DiffaugError(f"WordNet comes with its own tool: run {GET_WORDNET}")
+        raise DiffaugError(f"WordNet is downloaded with its own tool: run {GET_WORDNET}")
     folder = to or sources.data_folder()
     for source in [sources.find_source(name) for name in names]:
         with _progress() as advance:
@@ -81,7 +81,7 @@ def get(
 
 
 def status(to: Folder = None) -> None:
-    """Say which data sets are there, and whether they are whole. The exit code is 1 if one is damaged."""
+    """Show which data sets are downloaded, and whether they are complete. The exit code is 1 if one is damaged."""
     from diffaug.data import sources
 
     folder = to or sources.data_folder()
@@ -92,13 +92,13 @@ def status(to: Folder = None) -> None:
         damaged |= found.state == "damaged"
         typer.echo(f"{source.name:12} {found.state}" + (f": {found.detail}" if found.detail else ""))
     if damaged:
-        typer.echo("fetch what is damaged again: diffaug data get NAME --again")
+        typer.echo("download damaged data sets again: diffaug data get NAME --again")
         raise typer.Exit(1)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar for each file on a terminal; nothing in a log."""
+    """One progress bar per file on a terminal; no output in a log."""
     if not sys.stderr.isatty():
         yield lambda name, done, total: None
         return

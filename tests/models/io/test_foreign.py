@@ -342,7 +342,11 @@ def test_old_layout_lowers_the_prompt_too(old: Path, sentences: list[str]) -> No
         ),
         ("2_Dense/config.json", {"in_features": 32, "out_features": 16, "bias": False}, r"unexpected linear\.bias"),
         ("2_Dense/config.json", {"in_features": 32}, "lacks 'out_features'"),
-        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.Softsign"}, "Softsign is not supported"),
+        (
+            "2_Dense/config.json",
+            {"activation_function": "torch.nn.modules.activation.Softsign"},
+            "Softsign is not supported",
+        ),
         ("2_Dense/config.json", {"activation_function": "own.ReLU"}, r"own\.ReLU is not supported"),
         ("2_Dense/config.json", {"use_residual": True}, "with a residual, or on another output"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "with a residual, or on another output"),
