@@ -252,7 +252,7 @@ def test_sentences_up_to_the_longest_are_denoised(trained: Callable[[str], Path]
     limit = model.collator.max_length
     assert limit is not None
     assert model.encoder.config.denoise.lengths == limit + 1  # type: ignore[union-attr]
-    with pytest.warns(UserWarning, match="were cut"):
+    with pytest.warns(UserWarning, match="were truncated"):
         vectors = model.encode(["", "yes " * (limit - 1), "yes " * 500])
     assert np.isfinite(vectors).all()
 

@@ -100,7 +100,7 @@ def test_longest_sentence_fits_exactly(tiny: Tiny, family: str, with_prefix: boo
     assert cut == 1
     around = 16 * with_prefix + len(collator.template)
     assert len(ids[0]) == collator.max_length == 128 - around
-    with pytest.warns(UserWarning, match="were cut"):
+    with pytest.warns(UserWarning, match="were truncated"):
         assert np.isfinite(embedder.encode("dog " * 500)).all()
     if family != "modernbert":
         rows = collator.rows(ids)
