@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from diffaug.config import load_recipe
-from diffaug.data.readers import read_nli
-from diffaug.data.streams import Batch
+from diffaug.data.read import read_nli
+from diffaug.data.sampling import Batch
 from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.losses.contrastive import info_nce
 from diffaug.methods import method_class

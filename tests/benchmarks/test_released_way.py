@@ -6,7 +6,7 @@ import torch
 from released_way import ReleasedWay
 from train import Bench
 
-from diffaug.data.streams import Batch
+from diffaug.data.sampling import Batch
 
 
 @torch.no_grad()

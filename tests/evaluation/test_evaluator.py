@@ -272,7 +272,7 @@ def test_pairs_of_one_score_are_no_fault_of_the_model(tmp_path: Path) -> None:
     (tmp_path / "same.csv").write_text("sentence1,sentence2,score\na dog,a dog runs,1\nrain,rain falls,1\n")
     model = Counting()
     with pytest.raises(
-        DiffaugError, match=r"same\.csv: every score is 1, so no ranking .* at least two different scores"
+        DiffaugError, match=r"same\.csv: every score is 1, so there is no ranking .* at least two different scores"
     ):
         evaluate(model, pairs=tmp_path / "same.csv")
     with pytest.raises(DiffaugError, match=r"the pairs given: every score is 2\.5"):

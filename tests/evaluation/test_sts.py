@@ -114,7 +114,7 @@ def test_damaged_files_are_named(one: str, message: str, tmp_path: Path) -> None
 def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
     write_small(tmp_path, "")
     (tmp_path / "STS77.one.tsv").write_bytes(b"1\ta\tb\n1\tcaf\xe9\tb\n")
-    with pytest.raises(DiffaugError, match=r"STS77\.one\.tsv, line 2: not utf-8"):
+    with pytest.raises(DiffaugError, match=r"STS77\.one\.tsv, line 2: byte 6 \(0xe9\) is not UTF-8"):
         load(SMALL, tmp_path)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from training_fixtures import pairs_of
 from transformers import BertConfig, BertModel
 
-from diffaug.data.streams import Batch
+from diffaug.data.sampling import Batch
 from diffaug.methods.diffaug import DiffAug
 from diffaug.models.attention import attention_shape
 from diffaug.models.config import PrefixConfig
@@ -38,7 +38,7 @@ def denoised(method: DiffAug, ids: list[int], view: int) -> Tensor:
 
 def batches(method: DiffAug, inputs: Any, number: int) -> Any:
     """The examples behind the collated inputs: drawn again in the same way."""
-    from diffaug.data.streams import Stream
+    from diffaug.data.sampling import Stream
 
     stage, _ = inputs(number)
     return {name: Stream(e, size, 0).batch(0) for name, (e, size) in stage.streams.items()}

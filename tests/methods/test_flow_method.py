@@ -16,7 +16,7 @@ from torch import Tensor
 from diffaug import Embedder
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
 from diffaug.data.corpus import Corpus
-from diffaug.data.streams import Stream
+from diffaug.data.sampling import Stream
 from diffaug.errors import DiffaugError
 from diffaug.losses.likelihood import bits_per_dimension
 from diffaug.methods.flow import BertFlow

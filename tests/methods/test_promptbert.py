@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, BertForMaskedLM
 
 from diffaug import Embedder, train
 from diffaug.config import Recipe, load_recipe, recipe_names
-from diffaug.data.readers import read_scored_pairs
+from diffaug.data.read import read_scored_pairs
 from diffaug.errors import DiffaugError
 from diffaug.hub.card import model_card
 from diffaug.models.backbone import load_mlm_transform

@@ -17,7 +17,7 @@ from training_fixtures import pairs_of
 
 from diffaug import Embedder
 from diffaug.config import load_recipe
-from diffaug.data.streams import Stream
+from diffaug.data.sampling import Stream
 from diffaug.errors import DiffaugError
 from diffaug.methods.diffaug import DiffAug
 from diffaug.models.encoder import Encoder

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from report.made_runs import NASTY, write_grid, write_run
 
+from diffaug.experiments.grid import Grid, write_result
+from diffaug.experiments.results import DEV, Cell, Result
 from diffaug.report import build
 from diffaug.report.grids import read_grid
-from diffaug.reproduce.cell import Cell, Result
-from diffaug.reproduce.grid import DEV, Grid, write_result
 
 
 class Parsed(HTMLParser):

@@ -10,12 +10,12 @@ from report.made_runs import write_grid, write_run
 
 from diffaug.cli.report import report
 from diffaug.errors import DiffaugError
+from diffaug.experiments.grid import Grid, write_result
+from diffaug.experiments.results import DEV, Cell, Result
 from diffaug.report import build
 from diffaug.report.colours import COLOURS, FAMILIES, assign
 from diffaug.report.grids import read_grid
 from diffaug.report.runs import Run, failure_message, find_folders, read_run
-from diffaug.reproduce.cell import Cell, Result
-from diffaug.reproduce.grid import DEV, Grid, write_result
 
 
 def test_runs_are_found_at_any_depth_in_the_order_people_count(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_run_of_another_grid_says_so(tmp_path: Path) -> None:
 
 
 def test_colours_are_those_of_the_figures() -> None:
-    from diffaug.reproduce.figures import style
+    from diffaug.experiments.figures import style
 
     assert tuple(style._FAMILIES) == FAMILIES
 

@@ -142,7 +142,7 @@ class _Build:
     def __call__(self, rank: int, world: int) -> Any:
         from diffaug.config import recipe_from_dict
         from diffaug.data.corpus import Corpus
-        from diffaug.data.streams import Stream
+        from diffaug.data.sampling import Stream
         from diffaug.methods import method_class
         from diffaug.models.backbone import load_backbone
 

@@ -12,8 +12,8 @@ import pytest
 from safetensors.torch import load_file
 
 from diffaug.config import Recipe
-from diffaug.data import readers
-from diffaug.data.streams import TokenBank
+from diffaug.data import read
+from diffaug.data.tokens import TokenStore
 from diffaug.training import run_cache as kept_module
 from diffaug.training.run import train
 from diffaug.training.run_cache import Kept
@@ -23,13 +23,13 @@ from diffaug.training.run_cache import Kept
 def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     """Every file that is opened, sentence tokenised for training and backbone loaded, as it happens."""
     done: dict[str, list[Any]] = {"files": [], "sentences": [], "backbones": []}
-    open_table, add, load = readers.open_table, TokenBank._add, kept_module.load_backbone
+    open_table, add, load = read.open_table, TokenStore._add, kept_module.load_backbone
 
     def opened(source: Any, *rest: Any) -> Any:
         done["files"].append(Path(source).name)
         return open_table(source, *rest)
 
-    def added(bank: TokenBank, sentences: list[str]) -> None:
+    def added(bank: TokenStore, sentences: list[str]) -> None:
         done["sentences"] += sentences
         add(bank, sentences)
 
@@ -37,8 +37,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
         done["backbones"].append(source)
         return load(source)
 
-    monkeypatch.setattr(readers, "open_table", opened)
-    monkeypatch.setattr(TokenBank, "_add", added)
+    monkeypatch.setattr(read, "open_table", opened)
+    monkeypatch.setattr(TokenStore, "_add", added)
     monkeypatch.setattr(kept_module, "load_backbone", loaded)
     return done
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from test_kept import assert_same
+from test_run_cache import assert_same
 
 from diffaug.config import Recipe, load_recipe
 from diffaug.training.checkpoint import checkpoints

@@ -81,7 +81,7 @@ def test_the_best_checkpoint_is_the_result(make_recipe: Callable[..., Recipe], t
     assert result.scores["dev"] == max(dev.values())
     assert dev[summary["best_at"]["step"]] == max(dev.values())
     # The saved model, loaded on its own, has that score: nothing was lost on the way.
-    from diffaug.data.readers import read_scored_pairs
+    from diffaug.data.read import read_scored_pairs
     from diffaug.training.scoring import spearman
 
     pairs = read_scored_pairs(make_recipe().data.dev)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def test_dev_is_also_scored_before_training(
 ) -> None:
     recipe = make_recipe("sup", **({} if test_file else {"data": {"test": None}}))
     result = train(recipe, tmp_path / "run", quiet=True)
-    from diffaug.data.readers import read_scored_pairs
+    from diffaug.data.read import read_scored_pairs
     from diffaug.training.scoring import spearman
 
     # What whoever trains nothing has: mean pooling, and neither template nor prefix.
@@ -190,7 +190,7 @@ def test_too_few_examples_for_a_stage_are_noticed_before_the_first(
     header = 1 if source == "nli" else 0
     few.write_text("\n".join(original.read_text("utf-8").splitlines()[: header + count]) + "\n", "utf-8")
     with pytest.raises(
-        DiffaugError, match=rf"stage [12] cannot run with .*data\.{source}: {count} examples? cannot fill"
+        DiffaugError, match=rf"stage [12] cannot run with .*data\.{source}: {count} examples are too few"
     ):
         train(make_recipe(setting, data={source: str(few)}), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists(), "the run has begun"

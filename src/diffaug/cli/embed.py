@@ -120,33 +120,18 @@ def _load(model: str | None, device: str | None, trust_remote_code: bool) -> Emb
 
 
 def _read(path: Path, column: list[str] | None) -> list[str]:
-    """The sentences of a file: its lines, or a column of a table."""
-    columns = parse_columns(column)
-    compressed = path.suffix.lower() in {".gz", ".xz"}
-    if (Path(path.stem) if compressed else path).suffix.lower() in _TABLES:
-        from diffaug.data.readers import read_sentences
+    """The sentences of a file: its lines, empty ones included, or the sentence column of a table."""
+    from diffaug.data.lines import COMPRESSIONS, read_lines
+    from diffaug.data.read import read_sentences
 
+    columns = parse_columns(column)
+    inner = Path(path.stem) if path.suffix.lower() in COMPRESSIONS else path
+    if inner.suffix.lower() in _TABLES:
         return read_sentences(path, columns)
     if columns is not None:
         raise DiffaugError(f"--column is for .csv, .tsv, .jsonl and .parquet files; {path} is read line by line")
-    return _read_lines(path)
-
-
-def _read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file or of standard input; only newlines separate lines."""
-    try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    except OSError as error:
-        raise DiffaugError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        text = raw.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DiffaugError(f"{path}, line {line}: not UTF-8; convert the file first (iconv -t utf-8)") from error
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+    stream = sys.stdin.buffer if str(path) == "-" else None
+    return [line for _, line in read_lines(path, stream=stream)]
 
 
 def _write(out: Path, lines: list[str], vectors: Vectors) -> None:

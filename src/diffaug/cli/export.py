@@ -59,7 +59,7 @@ def export(
         raise DiffaugError("--score needs --quantize")
     if folder.exists() and not overwrite:
         raise DiffaugError(f"{folder} exists already; choose another path or pass --overwrite")
-    from diffaug.data.readers import read_scored_pairs
+    from diffaug.data.read import read_scored_pairs
     from diffaug.embedder import Embedder
 
     # Read the pairs first, so that an error in the file is reported at once.

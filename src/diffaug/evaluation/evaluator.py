@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from diffaug.data.formats import Source
-from diffaug.data.layout import ROLES, Columns, Kind
-from diffaug.data.readers import read_scored_pairs, read_triplets
-from diffaug.data.sources import data_folder
+from diffaug.data.columns import ROLES, Columns, Kind
+from diffaug.data.public.store import data_folder
+from diffaug.data.read import read_scored_pairs, read_triplets
+from diffaug.data.table import Source
 from diffaug.errors import DiffaugError
 from diffaug.evaluation import sts, transfer
 from diffaug.evaluation.evaluated_model import EvaluatedModel, Model
@@ -67,7 +67,7 @@ def evaluate(
         tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR`` ...), as a list or separated
             by commas; default: ``sts``, or none if own data is given.
         pairs: your own scored pairs, evaluated with Spearman and Pearson: a file or any other source of
-            `diffaug.data.readers.read_scored_pairs`, such as rows or a data set in Python, or a mapping from names to
+            `diffaug.data.read.read_scored_pairs`, such as rows or a data set in Python, or a mapping from names to
             sources, such as a `datasets.DatasetDict`.
         triplets: the same for triplets; accuracy: how often the positive is closer than the negative.
         retrieval: the same in the formats of `diffaug.evaluation.retrieval_data`; recall at k and MRR.

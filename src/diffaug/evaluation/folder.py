@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diffaug.data.lines import read_lines
+from diffaug.data.public.download import checksum
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.protocol import CHECKSUMS
 
@@ -59,35 +60,18 @@ class DataFolder:
                 return path
         return None
 
-    def lines(self, path: Path, encoding: str = "utf-8-sig") -> list[str]:
-        """The lines of a file. Only newlines separate lines: these files have U+0085 and similar inside sentences."""
-        try:
-            raw = path.read_bytes()
-        except OSError as error:
-            raise DiffaugError(f"{path} cannot be read: {error.strerror or error}") from error
-        self._record(path, raw)
-        try:
-            text = raw.decode(encoding)
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
-            raise DiffaugError(
-                f"{path}, line {line}: not {encoding.removesuffix('-sig')}; download the file again"
-            ) from error
-        lines = text.split("\n")
-        if lines[-1] == "":
-            lines.pop()
-        return [line.removesuffix("\r") for line in lines]
-
-    def _record(self, path: Path, raw: bytes) -> None:
-        if path in self.files:
-            return
-        self.files[path] = hashlib.sha256(raw).hexdigest()
-        known = CHECKSUMS.get(path.name)
-        if known is not None and known != self.files[path]:
-            self.warnings.append(
-                f"{path} is not the published file (SHA-256 {self.files[path][:12]}... instead of {known[:12]}...), "
-                "though it has the right number of rows; its scores may not be comparable"
-            )
+    def lines(self, path: Path, encoding: str = "utf-8") -> list[str]:
+        """The lines of a file, whose checksum is recorded."""
+        lines = [text for _, text in read_lines(path, encoding=encoding)]
+        if path not in self.files:
+            self.files[path] = found = checksum(path)
+            known = CHECKSUMS.get(path.name)
+            if known is not None and known != found:
+                self.warnings.append(
+                    f"{path} is not the published file (SHA-256 {found[:12]}... instead of {known[:12]}...), "
+                    "though it has the right number of rows; its scores may not be comparable"
+                )
+        return lines
 
 
 def check_rows(where: str, found: int, expected: int, task: str) -> None:

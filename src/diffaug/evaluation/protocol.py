@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from diffaug.data.catalogue import SOURCES
+from diffaug.data.public.catalogue import DATASETS
 from diffaug.errors import DiffaugError
 
 STS_PROTOCOL = "sts_all_spearman"
@@ -199,7 +199,7 @@ def _plain(name: str) -> str:
 # SHA-256 of published files: the TSV layout, and SentEval's transfer files. A file with another checksum and the right
 # number of rows may differ harmlessly (in line endings, for example), so it only causes a warning.
 CHECKSUMS = {
-    **{file.name: file.sha256 for source in SOURCES for file in source.files if file.sha256 is not None},
+    **{file.name: file.sha256 for source in DATASETS for file in source.files if file.sha256 is not None},
     "STS12.MSRpar.tsv": "0152db6de47cb0c309482425118281b8afad65a066ad961c96930d511d62dba1",
     "STS12.MSRvid.tsv": "2d5e703f25d55e278bfd4f660d1cf5eb138ee4ad720ecb26ee683fcb4c2b1459",
     "STS12.SMTeuroparl.tsv": "b70cbc8262db9fe178341a2e427d713be2fb440b1cccc1736cd0e66f0ac8ff59",

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffaug.data.formats import Source, open_table
-from diffaug.data.layout import Columns
-from diffaug.data.problems import Reporter
+from diffaug.data.columns import Columns
+from diffaug.data.lines import json_values, read_lines
+from diffaug.data.problems import Reporter, raise_problem
+from diffaug.data.table import Source, open_table
 from diffaug.errors import DiffaugError
 
 KEYS = ("queries", "corpus", "relevant")
@@ -99,7 +100,7 @@ def _from_beir(folder: Path) -> RetrievalData:
     if judged is None:
         raise DiffaugError(f"{folder} has no qrels/test.tsv with the relevance judgements")
     judgements: dict[str, list[str]] = {}
-    for number, line in enumerate(judged.read_text("utf-8").splitlines(), start=1):
+    for number, line in read_lines(judged):
         cells = line.split("\t")
         if number == 1 and cells[-1].strip() == "score":
             continue
@@ -116,32 +117,28 @@ def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         raise DiffaugError(
             f"{path} does not exist; a retrieval folder has corpus.jsonl, queries.jsonl and qrels/test.tsv"
         )
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-                yield str(row["_id"]), row
-            except (ValueError, KeyError, TypeError) as error:
-                raise DiffaugError(f"{path}, line {number}: expected a JSON object with an _id ({error!r})") from error
+    for number, row in json_values(read_lines(path), str(path), raise_problem):
+        if not isinstance(row, dict) or "_id" not in row:
+            raise DiffaugError(f"{path}, line {number}: expected a JSON object with an _id")
+        yield str(row["_id"]), row
 
 
 def _from_table(source: Source, columns: Columns | None) -> RetrievalData:
     judgements: dict[str, list[str]] = {}
-    with open_table(source, Reporter("error")) as table:
-        names = table.names
-        if names is None and table.may_have_header:
-            names = tuple(str(cell).strip() for cell in next(table.rows, (0, ()))[1])
-        elif names is None:
-            names = ("query", "document")  # pairs passed in Python
-        query, document = (_column_index(role, names, columns or {}, table.name) for role in ROLES)
-        for number, cells in table.rows:
-            pair = [cells[at] if at < len(cells) else None for at in (query, document)]
-            if not all(isinstance(cell, str) and cell.strip() for cell in pair):
-                raise DiffaugError(f"{table.name}, {table.unit} {number}: the query or the document is missing")
-            judgements.setdefault(str(pair[0]), []).append(str(pair[1]))
-        name = table.name
+    table = open_table(source, Reporter("error"))
+    names = table.names
+    if names is None and table.may_have_header:
+        names = tuple(str(cell).strip() for cell in next(table.rows, (0, ()))[1])
+    elif names is None:
+        names = ("query", "document")  # pairs passed in Python
+    query, document = (_column_index(role, names, columns or {}, table.name) for role in ROLES)
+    for number, cells in table.rows:
+        pair = [cells[at] if at < len(cells) else None for at in (query, document)]
+        if not all(isinstance(cell, str) and cell.strip() for cell in pair):
+            raise DiffaugError(f"{table.name}, {table.unit} {number}: the query or the document is missing")
+        judgements.setdefault(str(pair[0]), []).append(str(pair[1]))
     documents = {text: text for relevant in judgements.values() for text in relevant}
-    return _assemble({text: text for text in judgements}, documents, judgements, name)
+    return _assemble({text: text for text in judgements}, documents, judgements, table.name)
 
 
 def _column_index(role: str, names: Sequence[str], columns: Columns, table: str) -> int:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from diffaug.data.published import STSB
 from diffaug.data.records import ScoredPairs
+from diffaug.data.table import STSB_COLUMNS
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.folder import DataFolder, check_rows, one_spaced
 from diffaug.evaluation.protocol import STS_PROTOCOL, StsSpec
@@ -116,7 +116,7 @@ def _read(spec: StsSpec, sub: str, files: dict[str, Path | None], folder: DataFo
     elif paths[0].suffix == ".tsv":
         rows = _columns(paths[0], folder, score=0, first=1, second=2, width=3)
     elif paths[0].suffix == ".csv":
-        score, first, second = (STSB.index(role) for role in ("score", "sentence1", "sentence2"))
+        score, first, second = (STSB_COLUMNS.index(role) for role in ("score", "sentence1", "sentence2"))
         rows = _columns(paths[0], folder, score=score, first=first, second=second)
     else:
         rows = _columns(paths[0], folder, score=3, first=1, second=2, header=True)

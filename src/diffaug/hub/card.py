@@ -13,9 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from diffaug.config import source_list
-from diffaug.data.formats import HUB_PREFIX, hub_parts
-from diffaug.data.given import PASSED
-from diffaug.data.sample import SAMPLE_PREFIX
+from diffaug.data.table import HUB_PREFIX, IN_MEMORY, SAMPLE_PREFIX, hub_parts
 from diffaug.errors import DiffaugError
 from diffaug.hub.citations import PAPERS
 from diffaug.models.config import Provenance
@@ -191,7 +189,7 @@ def _source_text(source: object) -> str:
     if source.startswith(HUB_PREFIX):
         name = hub_parts(source)[0]
         return f"[{source.removeprefix(HUB_PREFIX)}](https://huggingface.co/datasets/{name})"
-    if source.startswith(PASSED):
+    if source.startswith(IN_MEMORY):
         return source
     if source.startswith(SAMPLE_PREFIX):
         return f"diffaug's sample data, `{source}`"

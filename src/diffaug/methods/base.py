@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from diffaug.config import Recipe
 from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
-from diffaug.data.streams import Batch, Examples
+from diffaug.data.sampling import Batch, Examples
 from diffaug.models.encoder import Encoder
 from diffaug.models.rows import Rows
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from diffaug.config import Recipe
 from diffaug.data.corpus import Corpus
-from diffaug.data.streams import Examples
+from diffaug.data.sampling import Examples
 from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
 from diffaug.losses.contrastive import nt_xent

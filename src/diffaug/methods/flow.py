@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from diffaug.config import Recipe
 from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
-from diffaug.data.streams import Batch
+from diffaug.data.sampling import Batch
 from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
 from diffaug.losses.likelihood import bits_per_dimension

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from diffaug.data.corpus import Corpus
-from diffaug.data.streams import Examples
+from diffaug.data.sampling import Examples
 from diffaug.errors import DiffaugError
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.views.synonym import SynonymReplacement

@@ -19,7 +19,7 @@ from diffaug.config import Recipe
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
 from diffaug.data.records import Triplets
-from diffaug.data.streams import Batch, Examples
+from diffaug.data.sampling import Batch, Examples
 from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
 from diffaug.losses.contrastive import info_nce

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from diffaug.experiments.grid import Grid
+from diffaug.experiments.results import DEV, Cell
 from diffaug.report.runs import Run, failure_message, read_run
-from diffaug.reproduce.cell import Cell
-from diffaug.reproduce.grid import DEV, Grid
 
 _MAX_SHOWN = 12  # curves shown at first
 

@@ -13,12 +13,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from diffaug.errors import DiffaugError
+from diffaug.experiments.grid import Grid
+from diffaug.experiments.tables import notes as table_notes
+from diffaug.experiments.tables import parts as table_parts
 from diffaug.report.grids import GridRuns
 from diffaug.report.runs import Run
 from diffaug.report.settings import NOT_SET, SettingsTable
-from diffaug.reproduce.grid import Grid
-from diffaug.reproduce.tables import notes as table_notes
-from diffaug.reproduce.tables import parts as table_parts
 from diffaug.version import __version__
 
 ASSETS = Path(__file__).parent / "assets"
@@ -179,7 +179,7 @@ def _score(run: Run, name: str, best: float | None) -> dict[str, Any]:
 
 def _grid_context(grid: GridRuns) -> dict[str, Any]:
     """The tables and figures of a grid, as `diffaug reproduce` writes them; or why there are no tables yet."""
-    from diffaug.reproduce.summary import summarise
+    from diffaug.experiments.summary import summarise
 
     context: dict[str, Any] = {"title": grid.title, "figures": _figures(grid.grid), "parts": [], "notes": []}
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from diffaug.data.readers import read_scored_pairs
+from diffaug.data.read import read_scored_pairs
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 from diffaug.report.runs import Run
@@ -76,7 +76,7 @@ class PairReader:
         if not folders:
             return {}
         if folders not in self._tasks:
-            from diffaug.reproduce.score import StsTasks
+            from diffaug.experiments.data import StsTasks
 
             self._tasks[folders] = {task.name: _joined(task.subtasks.values()) for task in StsTasks.load(folders).tasks}
         return self._tasks[folders]

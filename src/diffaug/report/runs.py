@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from diffaug.errors import DiffaugError
-from diffaug.reproduce.cell import Cell, Result
+from diffaug.experiments.results import Cell, Result
 
 State = Literal["finished", "unfinished", "failed", "waiting"]
 

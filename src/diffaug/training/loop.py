@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffaug.config import Recipe
-from diffaug.data.streams import Stream
+from diffaug.data.sampling import Stream
 from diffaug.distributed import any_process, average_gradients
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Inputs, Method, Stage

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict, source_list
-from diffaug.data.formats import HUB_PREFIX, open_table
-from diffaug.data.given import PASSED
+from diffaug.data.table import HUB_PREFIX, IN_MEMORY, open_table
 from diffaug.errors import DiffaugError
 from diffaug.files import exclusive_lock, restore, sweep
 from diffaug.training.trackers import check_trackers
@@ -106,6 +105,5 @@ def _check_files(data: DataSettings, names: list[str]) -> None:
     """Open the files of these settings; what is in them is checked when they are read."""
     for name in names:
         for source in source_list(getattr(data, name)):
-            if not source.startswith((HUB_PREFIX, PASSED)):
-                with open_table(source, lambda problem: None):
-                    pass
+            if not source.startswith((HUB_PREFIX, IN_MEMORY)):
+                open_table(source, lambda problem: None)

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
 from diffaug.data.corpus import Corpus
-from diffaug.data.formats import Source
-from diffaug.data.given import Given
+from diffaug.data.table import InMemoryRows, Source
 from diffaug.embedder import Embedder
 from diffaug.files import atomic_file
 from diffaug.hub.card import CARD, model_card
@@ -119,7 +118,7 @@ def train(
 
 def _train(
     recipe: Recipe,
-    given: Mapping[str, Given],
+    given: Mapping[str, InMemoryRows],
     folder: Path,
     accelerator: Accelerator,
     start: float,
@@ -191,15 +190,19 @@ def _train(
     return result
 
 
-def _with_data(recipe: Recipe, sources: Mapping[str, Source | None]) -> tuple[Recipe, dict[str, Given]]:
+def _with_data(recipe: Recipe, sources: Mapping[str, Source | None]) -> tuple[Recipe, dict[str, InMemoryRows]]:
     """The recipe with the data that was passed beside it; rows are kept apart, so that it can be written to a file."""
-    given: dict[str, Given] = {}
+    given: dict[str, InMemoryRows] = {}
     named: dict[str, str] = {}
     for name, source in sources.items():
         if isinstance(source, (str, os.PathLike)):
             named[name] = os.fspath(source)
         elif source is not None:
-            given[name] = source if isinstance(source, Given) else Given.take(f"the data passed as {name}", source)
+            given[name] = (
+                source
+                if isinstance(source, InMemoryRows)
+                else InMemoryRows.collect(f"the data passed as {name}", source)
+            )
             named[name] = str(given[name])
     return replace(recipe, data=replace(recipe.data, **named)), given  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from diffaug.config import Recipe
-from diffaug.data.cache import KeptData
+from diffaug.data.cache import DataCache
 from diffaug.data.records import ScoredPairs
 from diffaug.embedder import Embedder
 from diffaug.methods.base import Method, Stage
@@ -35,7 +35,7 @@ class Kept:
     """
 
     def __init__(self, shared: Path | None = None) -> None:
-        self.data = KeptData(shared)
+        self.data = DataCache(shared)
         self._shared = shared
 
     def backbone(self, source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
