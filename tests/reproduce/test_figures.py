@@ -28,7 +28,7 @@ from diffaug.reproduce.figures import cost, divergence, dots, draw, low_label, p
 from diffaug.reproduce.figures.style import look_of, save, styled
 from diffaug.reproduce.grid import Grid
 from diffaug.reproduce.plans import EXPERIMENTS, DataFiles, PlanSettings, plan
-from diffaug.training.stopping import Readiness
+from diffaug.training.stopping import CompatibilityCurves
 
 LENGTHS = {"2": 85.0, "4": 85.6, "8": 86.3, "16": 86.0}
 DIFFAUG = ("DiffAug, semi", "diffaug-semi", "semi-supervised", False)
@@ -238,11 +238,11 @@ def test_divergence_shows_the_mean_over_seeds_with_a_band(curves: Grid, panel: i
 
 
 def automatic_end(seed: int) -> int:
-    readiness = Readiness()
+    readiness = CompatibilityCurves()
     delta, kappa = recorded(seed, "delta"), recorded(seed, "kappa")
     for step in delta:
         readiness.add(step, delta[step], kappa[step])
-        if readiness.reason_to_stop():
+        if readiness.stop_reason():
             return step
     raise AssertionError("the curves of this test meet the rule")
 

@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.data.collate import Collator, collator_for
 from diffaug.errors import DiffaugError
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fingerprint import fingerprint
-from diffaug.models.rows import Rows
 
 Vectors = NDArray[np.float32]
 Piece = TypeVar("Piece")
@@ -29,7 +29,7 @@ _AHEAD = 16
 
 
 class Runner(ABC):
-    """Token rows in, vectors out."""
+    """Token batches in, vectors out."""
 
     @property
     @abstractmethod
@@ -77,8 +77,8 @@ class Runner(ABC):
         """A hash, in hex, of all that decides the vectors: see `diffaug.models.io.fingerprint`."""
 
     @abstractmethod
-    def __call__(self, rows: Rows) -> Vectors:
-        """(rows, width): an array of the caller's own."""
+    def __call__(self, batch: PaddedBatch) -> Vectors:
+        """(sequences, width): an array of the caller's own."""
 
 
 class TorchRunner(Runner):
@@ -124,9 +124,9 @@ class TorchRunner(Runner):
         return fingerprint(self._encoder)
 
     @torch.inference_mode()
-    def __call__(self, rows: Rows) -> Vectors:
+    def __call__(self, batch: PaddedBatch) -> Vectors:
         with self._alone:
-            vectors: Vectors = self._encoder(rows.to(self.device)).float().cpu().numpy()
+            vectors: Vectors = self._encoder(batch.to(self.device)).float().cpu().numpy()
         return vectors
 
 

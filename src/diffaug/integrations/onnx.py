@@ -32,8 +32,8 @@ from diffaug.inference.onnx_runner import (
     describe_input,
     required,
 )
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows
 from diffaug.version import __version__
 
 if TYPE_CHECKING:
@@ -130,13 +130,13 @@ class _Graph(nn.Module):
         self._mask_at = mask_at
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        pool_at = None
+        pool_positions = None
         if self._mask_at is not None:
             # The template's mask token stands at a fixed place from the row's start or from its end, so that nobody
             # has to pass its position, and a mask token in the sentence itself is not taken for it.
             from_start = attention_mask.sum(1) if self._mask_at < 0 else torch.zeros_like(input_ids[:, 0])
-            pool_at = from_start + self._mask_at
-        vectors: Tensor = self.encoder(Rows(input_ids, attention_mask, pool_at))
+            pool_positions = from_start + self._mask_at
+        vectors: Tensor = self.encoder(PaddedBatch(input_ids, attention_mask, pool_positions))
         return vectors
 
 

@@ -17,7 +17,7 @@ from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
 from diffaug.models.encoder import Encoder
 from diffaug.models.views.lora import Lora, LowRank
-from diffaug.models.views.targets import Place, add_update, find_places
+from diffaug.models.views.targets import Target, add_update, find_targets
 
 BACKBONE = "backbone"
 ALL = "all"
@@ -77,18 +77,18 @@ def _write_adapter(peft: Any, folder: Path, encoder: Encoder, weights: Sequence[
     config.save_pretrained(str(folder))
 
 
-def _modules(encoder: Encoder) -> dict[str, list[tuple[Place, LowRank]]]:
+def _modules(encoder: Encoder) -> dict[str, list[tuple[Target, LowRank]]]:
     """The linear layers with updates: one each, or two where a layer makes queries and values at once."""
-    found: dict[str, list[tuple[Place, LowRank]]] = {}
+    found: dict[str, list[tuple[Target, LowRank]]] = {}
     for role in ("query", "value"):
         updates: Any = getattr(encoder.views, role)
-        for place, update in zip(find_places(encoder.backbone, role), updates, strict=True):
+        for place, update in zip(find_targets(encoder.backbone, role), updates, strict=True):
             found.setdefault(place.name, []).append((place, update))
     return found
 
 
 @torch.no_grad()
-def _matrices(place: Place, update: LowRank, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+def _matrices(place: Target, update: LowRank, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
     """A (rank, inputs) and B (outputs of the layer, rank), of the views that count, side by side."""
     counting = [view for view, weight in enumerate(weights) if weight]
     down = torch.cat([update.down[view] for view in counting])

@@ -27,9 +27,9 @@ from transformers import PreTrainedTokenizerBase
 from diffaug.data.collate import collator_for
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.io.saved import load_model, save_model
 from diffaug.models.io.st_folder import MODULES, SETTINGS, add_requirements
-from diffaug.models.rows import Rows
 
 try:
     from sentence_transformers.base.modules import InputModule
@@ -94,7 +94,7 @@ class DiffaugModule(InputModule):
         return self.encoder.config.to_dict()
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """Sentences to the tensors that `forward` reads: a `Rows` by the names of its fields."""
+        """Sentences to the tensors that `forward` reads: a `PaddedBatch` by its field names."""
         if kwargs.get("processing_kwargs"):
             raise DiffaugError("a diffaug model carries with it how it reads text; leave out processing_kwargs")
         for i, text in enumerate(inputs):
@@ -112,8 +112,8 @@ class DiffaugModule(InputModule):
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``sentence_embedding`` (rows, width) to the features."""
-        rows = Rows(**{field.name: features[field.name] for field in fields(Rows) if field.name in features})
-        features["sentence_embedding"] = self.encoder(rows)
+        batch = PaddedBatch(**{f.name: features[f.name] for f in fields(PaddedBatch) if f.name in features})
+        features["sentence_embedding"] = self.encoder(batch)
         return features
 
     def train(self, mode: bool = True) -> DiffaugModule:

@@ -24,7 +24,7 @@ from diffaug.reproduce.cell import Cell, Result
 from diffaug.reproduce.grid import DEV, FAILURE, SIMILARITIES, write_json, write_result
 from diffaug.reproduce.score import StsTasks
 from diffaug.training.run import train
-from diffaug.training.run_cache import Kept
+from diffaug.training.run_cache import RunCache
 
 # What earlier, interrupted attempts at a cell took.
 _SPENT = "spent.json"
@@ -35,7 +35,7 @@ def carry_out(
     cell: Cell,
     folder: Path,
     tasks: StsTasks,
-    kept: Kept | None = None,
+    kept: RunCache | None = None,
     *,
     record: Callable[[Path], None] | None = None,
     keep_model: bool = True,
@@ -60,7 +60,7 @@ def carry_out(
     (folder / FAILURE).unlink(missing_ok=True)
     if not (folder / "summary.json").exists():
         with _measured(folder):
-            train(load_recipe(cell.recipe, cell.changes), folder, resume=True, quiet=True, kept=kept)
+            train(load_recipe(cell.recipe, cell.changes), folder, resume=True, quiet=True, cache=kept)
     summary = _read(folder / "summary.json")
     if "dev" not in summary["scores"]:
         raise DiffaugError(f"{cell.name} has no dev pairs, which choose its row's setting; set data.dev")

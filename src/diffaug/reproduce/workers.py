@@ -190,10 +190,10 @@ class _Bench:
     def __init__(self, orders: Orders) -> None:
         import torch
 
-        from diffaug.training.run_cache import Kept
+        from diffaug.training.run_cache import RunCache
 
         self._orders = orders
-        self._kept = None if orders.fresh else Kept(orders.grid / SHARED)
+        self._kept = None if orders.fresh else RunCache(orders.grid / SHARED)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // orders.jobs)))
 

@@ -16,11 +16,11 @@ from torch import nn
 
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.models import saved
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import DenseConfig, ModelConfig, PrefixConfig, Provenance
 from diffaug.models.encoder import Encoder
+from diffaug.models.io import saved
 from diffaug.models.views.prefix import FoldedPrefix, Prefix, ReparametrisedPrefix
 
 PREFIX = PrefixConfig(views=2, length=3)

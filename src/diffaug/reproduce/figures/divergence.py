@@ -26,7 +26,7 @@ from diffaug.reproduce.figures.style import (
 )
 from diffaug.reproduce.findings import Entry, Spread
 from diffaug.reproduce.grid import Grid
-from diffaug.training.stopping import Readiness
+from diffaug.training.stopping import CompatibilityCurves
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Stage1:
 
     def automatic_end(self) -> int | None:
         """The step at which `auto` ends stage 1, by giving its rule one measurement after the other."""
-        readiness = Readiness()
+        readiness = CompatibilityCurves()
         for step in sorted(self.delta.keys() & self.kappa.keys()):
             readiness.add(step, self.delta[step], self.kappa[step])
-            if readiness.reason_to_stop():
+            if readiness.stop_reason():
                 return step
         return None
 
