@@ -57,26 +57,6 @@ def save(name: str, results: dict[str, Any], packages: tuple[str, ...]) -> Path:
     return target
 
 
-def short_lines(value: Any, indent: int = 0, before: int = 0, width: int = 140) -> str:
-    """JSON with as much on a line as fits: large results stay small, and a difference shows where it is.
-
-    Args:
-        value: plain values.
-        indent: spaces in front of its last line.
-        before: what stands in front of its first line beside them.
-        width: of a line.
-    """
-    whole = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if not isinstance(value, (dict, list)) or indent + before + len(whole) <= width:
-        return whole
-    if isinstance(value, dict):
-        (opening, closing), items = "{}", [(f"{json.dumps(key, ensure_ascii=False)}: ", value[key]) for key in value]
-    else:
-        (opening, closing), items = "[]", [("", one) for one in value]
-    lines = [" " * (indent + 1) + key + short_lines(one, indent + 1, len(key), width) for key, one in items]
-    return opening + "\n" + ",\n".join(lines) + "\n" + " " * indent + closing
-
-
 def _public(argument: str) -> str:
     """A path is named by its last part: where a file lay on one machine means nothing on another."""
     return Path(argument).name if os.sep in argument else argument

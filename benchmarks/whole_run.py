@@ -27,7 +27,7 @@ from transformers import AutoTokenizer, BertConfig
 
 from diffaug import train
 from diffaug.config import load_recipe
-from diffaug.data.readers import read_nli, read_scored_pairs
+from diffaug.data.read import read_nli, read_scored_pairs
 from diffaug.data.records import Triplets
 from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.inference.runner import default_device

@@ -18,7 +18,7 @@ import torch
 from diffaug import embedder as module
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.inference.runner import Runner, TorchRunner, share_out
+from diffaug.inference.runner import Runner, TorchRunner, run_parallel
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import AdapterConfig, LoraConfig, ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
@@ -162,9 +162,9 @@ def test_sentences_that_are_cut_are_told_once(embedder: Embedder) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"devices": []}, "devices is a list such as"),
-        ({"devices": "cpu,cpu"}, "devices is a list such as"),
-        ({"devices": TWO, "device": "cpu"}, "either one device or several"),
+        ({"devices": []}, "devices must be a list such as"),
+        ({"devices": "cpu,cpu"}, "devices must be a list such as"),
+        ({"devices": TWO, "device": "cpu"}, "either device or devices"),
         ({"devices": ["cpu", "cuda:99"]}, "cannot run on the device 'cuda:99'"),
         ({"devices": ["nonsense"]}, "cannot run on the device 'nonsense'"),
     ],
@@ -190,7 +190,7 @@ def test_who_is_free_takes_the_next_piece(embedder: Embedder) -> None:
         if done[quick] == 99:
             rest_done.set()
 
-    share_out(iter(range(100)), runners, do)
+    run_parallel(iter(range(100)), runners, do)
     assert done == {slow: 1, quick: 99}
 
 
@@ -200,7 +200,7 @@ def test_the_threads_of_the_cpu_are_divided(embedder: Embedder) -> None:
     try:
         seen: set[int] = set()
         runners = [TorchRunner(embedder.encoder), TorchRunner(embedder.encoder)]
-        share_out(range(20), runners, lambda runner, piece: seen.add(torch.get_num_threads()))
+        run_parallel(range(20), runners, lambda runner, piece: seen.add(torch.get_num_threads()))
         assert seen == {2}
         later: list[int] = []
         thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))

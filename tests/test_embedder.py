@@ -16,7 +16,7 @@ import torch
 from diffaug import embedder as module
 from diffaug.embedder import Embedder, Hit
 from diffaug.errors import DiffaugError
-from diffaug.models.rows import Rows
+from diffaug.models.batch import PaddedBatch
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def embedder(tiny_bert: Path) -> Embedder:
 
 
 @pytest.fixture
-def batches(embedder: Embedder) -> Iterator[list[Rows]]:
+def batches(embedder: Embedder) -> Iterator[list[PaddedBatch]]:
     """The batches that ``embedder`` runs from now on."""
-    seen: list[Rows] = []
+    seen: list[PaddedBatch] = []
     handle = embedder.encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     yield seen
     handle.remove()
@@ -125,7 +125,7 @@ def test_any_string_has_a_vector(tiny: Any, family: str, text: str) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 5, b"bytes", ["a"], float("nan")])
 def test_what_is_no_string_is_named(shared: Embedder, wrong: Any) -> None:
-    with pytest.raises(DiffaugError, match=f"sentence 2 is of type {type(wrong).__name__}, not a string"):
+    with pytest.raises(DiffaugError, match=f"sentence 2 must be a string, got {type(wrong).__name__}"):
         shared.encode(["a", "b", wrong])
 
 
@@ -133,7 +133,7 @@ def test_long_texts_are_cut_and_it_is_said_once(embedder: Embedder) -> None:
     limit = embedder.collator.max_length
     assert limit == 126
     long = "dog " * 25_000
-    with pytest.warns(UserWarning, match=r"2 of 3 distinct sentences have more than 126 word pieces") as caught:
+    with pytest.warns(UserWarning, match=r"2 of 3 distinct sentences were truncated to 126 tokens") as caught:
         vectors = embedder.encode([long, long, "Yes.", "dog " * 127])
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -154,7 +154,7 @@ def test_longest_text_that_fits_is_not_called_cut(embedder: Embedder) -> None:
 # How it is computed.
 
 
-def test_each_distinct_sentence_is_computed_once(embedder: Embedder, batches: list[Rows]) -> None:
+def test_each_distinct_sentence_is_computed_once(embedder: Embedder, batches: list[PaddedBatch]) -> None:
     texts = ["a", "b", "a", "c", "a", "b"] * 100
     vectors = embedder.encode(texts)
     assert sum(len(rows) for rows in batches) == 3
@@ -164,7 +164,9 @@ def test_each_distinct_sentence_is_computed_once(embedder: Embedder, batches: li
     assert not np.allclose(vectors[0], vectors[1])
 
 
-def test_repeats_over_several_windows(embedder: Embedder, batches: list[Rows], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeats_over_several_windows(
+    embedder: Embedder, batches: list[PaddedBatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = many(50) + many(30) + many(50)[::-1]
     expected = embedder.encode(texts)
     batches.clear()
@@ -173,7 +175,7 @@ def test_repeats_over_several_windows(embedder: Embedder, batches: list[Rows], m
     assert sum(len(rows) for rows in batches) == 50
 
 
-def test_batch_size_is_respected(embedder: Embedder, batches: list[Rows]) -> None:
+def test_batch_size_is_respected(embedder: Embedder, batches: list[PaddedBatch]) -> None:
     expected = embedder.encode(many(50))
     for size in (1, 7, 64):
         batches.clear()
@@ -188,7 +190,7 @@ def test_batch_size_that_is_none(shared: Embedder, size: int) -> None:
 
 
 def test_batches_stay_within_the_token_budget(
-    embedder: Embedder, batches: list[Rows], monkeypatch: pytest.MonkeyPatch
+    embedder: Embedder, batches: list[PaddedBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = embedder.encode(many(300))
     assert len(batches) > 1
@@ -205,7 +207,7 @@ def test_batches_stay_within_the_token_budget(
 
 
 def test_sentence_longer_than_the_budget_goes_alone(
-    embedder: Embedder, batches: list[Rows], monkeypatch: pytest.MonkeyPatch
+    embedder: Embedder, batches: list[PaddedBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module._TOKEN_BUDGET, "cpu", 10)
     embedder.encode(["dog " * 50, "dog " * 49, "dog"])
@@ -340,7 +342,7 @@ def test_search_arguments(shared: Embedder) -> None:
     with pytest.raises(DiffaugError, match="a single string"):
         shared.search("a", "b")
     for shape in ((32,), (2, 31)):
-        with pytest.raises(DiffaugError, match=r"must be of shape \(n, 32\)"):
+        with pytest.raises(DiffaugError, match=r"must have the shape \(n, 32\)"):
             shared.search(np.zeros(shape, dtype=np.float32), "b")
 
 
@@ -409,14 +411,14 @@ def test_hub_name_that_cannot_be_fetched(error: Exception, monkeypatch: pytest.M
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(DiffaugError, match="somebody/tiny is neither a folder here nor a model") as caught:
+    with pytest.raises(DiffaugError, match="somebody/tiny is neither a local folder nor a model") as caught:
         Embedder.from_pretrained("somebody/tiny")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
 
 
 def test_hub_name_offline() -> None:
-    with pytest.raises(DiffaugError, match="neither a folder here nor a model that could be fetched"):
+    with pytest.raises(DiffaugError, match="neither a local folder nor a model"):
         Embedder.from_pretrained("nobody/nothing")
 
 
@@ -424,29 +426,26 @@ def test_paths_that_are_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
     for path in (tmp_path / "missing", "./missing", "../missing", "a/b/missing", "~/missing"):
-        with pytest.raises(DiffaugError, match="there is no folder"):
+        with pytest.raises(DiffaugError, match="does not exist"):
             Embedder.from_pretrained(path)
-    with pytest.raises(DiffaugError, match="is a file; a model is a folder"):
+    with pytest.raises(DiffaugError, match="is a file; give the folder of a model"):
         Embedder.from_pretrained(tmp_path / "file")
 
 
 def test_the_folder_of_a_run_leads_to_its_model(embedder: Embedder, tmp_path: Path) -> None:
     embedder.save(tmp_path / "run" / "best")
     (tmp_path / "run" / "recipe.yaml").write_text("name: x\n", "utf-8")
-    with pytest.raises(DiffaugError, match=r"run is the folder of a run; its model is .*run/best"):
+    with pytest.raises(DiffaugError, match=r"run is the folder of a run; load its model: .*run/best"):
         Embedder.from_pretrained(tmp_path / "run")
 
 
 def test_a_model_tells_what_it_is(shared: Embedder) -> None:
-    assert (
-        repr(shared)
-        == f"Embedder({shared.width} numbers a sentence, cut at {shared.collator.max_length} word pieces, on cpu)"
-    )
+    assert repr(shared) == f"Embedder(width {shared.width}, truncates at {shared.collator.max_length} tokens, on cpu)"
 
 
 def test_pooling_and_template_are_for_plain_models(tiny_bert: Path, embedder: Embedder, tmp_path: Path) -> None:
     embedder.save(tmp_path / "saved")
-    with pytest.raises(DiffaugError, match="carries its own pooling and template"):
+    with pytest.raises(DiffaugError, match="has its own pooling and template"):
         Embedder.from_pretrained(tmp_path / "saved", pooling="cls")
     with pytest.raises(DiffaugError, match="unknown pooling 'max'; choose one of cls, mean"):
         Embedder.from_pretrained(tiny_bert, pooling="max")  # type: ignore[arg-type]

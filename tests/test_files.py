@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
+import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from diffaug.errors import DiffaugError
-from diffaug.files import alone, atomic_file, atomic_folder, restore, sweep
+from diffaug.files import atomic_file, atomic_folder, exclusive_lock, restore, sweep
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -154,36 +158,65 @@ def test_a_folder_that_was_set_aside_is_put_back(tmp_path: Path, monkeypatch: py
     assert tree(target) == {"a": "1"}
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_a_locked_file_is_refused_and_deleted_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with alone(path, "no"), pytest.raises(DiffaugError, match=r"^no$"), alone(path, "no"):
+    with exclusive_lock(path, "busy"), pytest.raises(DiffaugError, match=r"^busy$"), exclusive_lock(path, "busy"):
         pytest.fail("the block must not run")
     assert not path.exists()
     path.write_text("left by a process that died")
-    with alone(path, "no"):
+    with exclusive_lock(path, "busy"):
         pass
     assert not path.exists()
-    with pytest.raises(DiffaugError, match="cannot be written"), alone(tmp_path / "nowhere" / "lock", "no"):
+    (tmp_path / "file").touch()
+    with pytest.raises(DiffaugError, match="cannot be written"), exclusive_lock(tmp_path / "file" / "lock", "busy"):
         pytest.fail("the block must not run")
 
 
-def test_who_waited_with_a_file_that_is_gone_takes_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One opens the file, and its holder removes it and lets go: what was opened keeps nobody away any more."""
-    path, opened, open_file = tmp_path / "lock", [], Path.open
+def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
+    path, (ready, write) = tmp_path / "lock", os.pipe()
+    if (child := os.fork()) == 0:
+        with exclusive_lock(path, "busy"):
+            os.write(write, b".")
+            time.sleep(60)
+        os._exit(1)
+    os.read(ready, 1)
+    with pytest.raises(DiffaugError, match=r"^busy$"), exclusive_lock(path, "busy"):
+        pytest.fail("the block must not run")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert path.exists()
+    with exclusive_lock(path, "busy"):
+        pass
 
-    def late(self: Path, *arguments: str) -> object:
-        file = open_file(self, *arguments)
-        if not opened:
-            self.unlink()
-        opened.append(file)
-        return file
 
-    monkeypatch.setattr(Path, "open", late)
-    with alone(path, "no"):
-        assert len(opened) == 2
-        assert path.exists()
-        with pytest.raises(DiffaugError, match=r"^no$"), alone(path, "no"):
-            pytest.fail("the block must not run")
+def test_processes_that_wait_take_turns(tmp_path: Path) -> None:
+    """The lock file is deleted after each turn; a process that has opened the deleted file must not count as locked."""
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    children = []
+    for _ in range(3):
+        if (child := os.fork()) == 0:
+            try:
+                for _ in range(30):
+                    with exclusive_lock(tmp_path / "lock"):
+                        number = int(counter.read_text())
+                        time.sleep(0.0005)
+                        counter.write_text(str(number + 1))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    assert counter.read_text() == "90"
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with exclusive_lock(tmp_path / "lock", "busy"):
+        pass
 
 
 def test_file_replaces_the_old_one_when_it_is_whole(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def _ready(recipe: Recipe) -> Any:
     import torch
 
     from diffaug.data.corpus import Corpus
-    from diffaug.data.streams import Stream
+    from diffaug.data.sampling import Stream
     from diffaug.methods import method_class
     from diffaug.models.backbone import load_backbone
 

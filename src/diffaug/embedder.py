@@ -1,4 +1,4 @@
-"""The front door: load a model, embed sentences, compare and search them, save."""
+"""`Embedder`: load a model, encode sentences, compare and search them, save the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.errors import DiffaugError
 from diffaug.inference.onnx_runner import is_onnx_export, load_onnx
-from diffaug.inference.runner import Runner, TorchRunner, Vectors, share_out
+from diffaug.inference.runner import Runner, TorchRunner, Vectors, run_parallel
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fetch import EMBEDDED_MODEL, find_folder
@@ -24,13 +24,13 @@ from diffaug.models.io.foreign import is_sentence_transformers, load_sentence_tr
 from diffaug.models.io.saved import is_saved_model, load_model, save_model
 from diffaug.progress import progress_bar
 
-# Sentences tokenised and sorted at a time: enough that almost every batch holds sentences of one length and needs no
-# padding, few enough that their tokens take no memory to speak of.
+# Sentences that are tokenised and sorted by length at a time: enough that most batches need no padding, few enough that
+# the tokens need little memory.
 _WINDOW = 16_384
-# Tokens in a batch when the caller does not choose. On a CPU the layers' intermediate results should stay in its
-# cache; on a GPU a batch should be large enough to keep it busy.
+# Tokens per batch if the caller gives no batch size. On a CPU the activations should fit its cache; on a GPU a batch
+# should be large enough to use all cores.
 _TOKEN_BUDGET = {"cpu": 2_048, "cuda": 65_536, "mps": 16_384}
-# Similarities held at a time while searching.
+# Similarities in memory at a time during a search.
 _SEARCH_BLOCK = 1 << 24
 
 Backend = Literal["torch", "onnx"]
@@ -38,16 +38,16 @@ Backend = Literal["torch", "onnx"]
 
 @dataclass(frozen=True)
 class Hit:
-    """A search result: the row of the corpus, and its cosine similarity to the query."""
+    """A search result: the index in the corpus and the cosine similarity to the query."""
 
     index: int
     score: float
 
 
 class Embedder:
-    """Turns sentences into vectors.
+    """Encodes sentences as vectors.
 
-    Make one with `Embedder.from_pretrained`.
+    Create one with `Embedder.from_pretrained`.
 
     Examples:
         >>> embedder = Embedder.from_pretrained()
@@ -68,7 +68,7 @@ class Embedder:
         self.tokenizer = tokenizer
         self.provenance = provenance or Provenance()
         self.collator = self.runner.collator(tokenizer)
-        self._said_truncated = False
+        self._warned_truncated = False
 
     @classmethod
     def from_pretrained(
@@ -82,32 +82,32 @@ class Embedder:
         trust_remote_code: bool = False,
         revision: str | None = None,
     ) -> Embedder:
-        """Load a model. Nothing is downloaded for a path or for the embedded default.
+        """Load a model. A local folder and the default model need no download.
 
         Args:
-            name_or_path: a folder saved by diffaug, by sentence-transformers or by transformers, an export to ONNX,
-                or a name on the hub; left out, the small encoder that comes with the package.
-            pooling: for a plain transformers model, which says nothing about it: how token states become a vector
-                (default ``mean``, or ``mask`` with a template).
-            template: for a plain transformers model: a prompt with ``{}`` and ``[MASK]``.
-            backend: what computes: ``torch``, or ``onnx`` for ONNX Runtime; left out, whatever the model was made for.
-                With it, a model made for the other is an error.
-            device: where to run; left out, the GPU if there is one, and the CPU with ONNX Runtime.
-            trust_remote_code: run Python code that the model brings along. Off unless you ask for it.
-            revision: the version of a model on the hub.
+            name_or_path: a folder saved by diffaug, sentence-transformers or transformers, an ONNX export, or a name
+                on the hub; default: the small encoder included in the package.
+            pooling: pooling of a plain transformers model, which does not define it (default ``mean``, or ``mask``
+                with a template).
+            template: template of a plain transformers model, with ``{}`` and ``[MASK]``.
+            backend: ``torch``, or ``onnx`` for ONNX Runtime; default: the one the model was saved for. A model that
+                was saved for the other backend is an error.
+            device: device to run on; default: the GPU if there is one, and the CPU with ONNX Runtime.
+            trust_remote_code: run Python code that comes with the model. Off by default.
+            revision: branch, tag or commit of a model on the hub.
 
         Raises:
-            DiffaugError: the model cannot be loaded completely; the message says why.
+            DiffaugError: the model cannot be loaded completely; the message gives the reason.
         """
         source = str(EMBEDDED_MODEL if name_or_path is None else name_or_path)
         folder = find_folder(source, revision)
         if (folder / "recipe.yaml").is_file() and is_saved_model(folder / "best"):
-            raise DiffaugError(f"{source} is the folder of a run; its model is {Path(source) / 'best'}")
+            raise DiffaugError(f"{source} is the folder of a run; load its model: {Path(source) / 'best'}")
         onnx = is_onnx_export(folder)
         _check_backend(source, backend, onnx)
         if onnx or is_saved_model(folder) or is_sentence_transformers(folder):
             if pooling is not None or template is not None:
-                raise DiffaugError(f"{source} carries its own pooling and template; they cannot be chosen again")
+                raise DiffaugError(f"{source} has its own pooling and template; leave out pooling and template")
             if onnx:
                 return cls(*load_onnx(folder), device=device)
             if is_saved_model(folder):
@@ -123,8 +123,8 @@ class Embedder:
 
     def __repr__(self) -> str:
         limit = self.collator.max_length
-        cut = "" if limit is None else f", cut at {limit} word pieces"
-        return f"Embedder({self.width} numbers a sentence{cut}, on {self.device})"
+        cut = "" if limit is None else f", truncates at {limit} tokens"
+        return f"Embedder(width {self.width}{cut}, on {self.device})"
 
     @property
     def width(self) -> int:
@@ -133,20 +133,20 @@ class Embedder:
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """The device of the model."""
         return self.runner.device
 
     @property
     def encoder(self) -> Encoder:
-        """The PyTorch module, shared and not copied.
+        """The PyTorch module itself, not a copy.
 
         Raises:
-            DiffaugError: the model is run by ONNX Runtime, and there is none.
+            DiffaugError: the model runs in ONNX Runtime and has no PyTorch module.
         """
         return self.runner.encoder
 
     def fingerprint(self) -> str:
-        """A hash, in hex, of all that decides the vectors: two models with the same one are the same model."""
+        """A hash, in hex, of everything that determines the vectors: models with the same hash are the same model."""
         return self.runner.fingerprint()
 
     def encode(
@@ -159,46 +159,46 @@ class Embedder:
         device: str | torch.device | None = None,
         devices: Sequence[str | torch.device] | None = None,
     ) -> Vectors:
-        """Embed sentences.
+        """Encode sentences.
 
-        Each distinct sentence is computed once, in batches of sentences of nearly equal length, whatever their order.
+        Each distinct sentence is encoded once. Sentences are batched by length, whatever their order.
 
         Args:
-            sentences: one sentence, or any number of them; a generator is read to its end.
-            batch_size: sentences in a batch; left out, as many as fit a number of tokens that suits the device.
-            normalize: scale vectors to length one, so that a dot product is the cosine.
-            show_progress: a progress bar on standard error; left out, only on a terminal and for long work.
-            device: move the model there first.
-            devices: run on all of these at once, as in ``["cuda:0", "cuda:1"]``: a thread for each, with a copy of the
-                model for the time of the call, takes the next batch when it is done with one. The model itself stays
-                where it is. A device may be named several times; copies on the CPU divide its threads.
+            sentences: one sentence, or an iterable of sentences.
+            batch_size: sentences per batch; default: as many as fit the device's token budget.
+            normalize: scale the vectors to length 1, so that a dot product is the cosine.
+            show_progress: show a progress bar on standard error; default: only on a terminal and for long work.
+            device: move the model to this device first.
+            devices: use several devices in parallel, for example ``["cuda:0", "cuda:1"]``. Each gets a thread and a
+                temporary copy of the model; the model itself is not moved. A device may be listed several times;
+                copies on the CPU share its threads.
 
         Returns:
-            float32, in the order given: (number of sentences, width), or (width,) for a single string.
+            float32, in input order: (number of sentences, width), or (width,) for a single string.
 
         Raises:
-            DiffaugError: something that is no string, a batch size below 1, or a device the model cannot run on.
+            DiffaugError: an input is not a string, the batch size is below 1, or the model cannot run on a device.
         """
         if isinstance(sentences, str):
             return self.encode(
                 [sentences], batch_size, normalize=normalize, show_progress=False, device=device, devices=devices
             )[0]
         if batch_size is not None and batch_size < 1:
-            raise DiffaugError(f"batch_size must be at least 1, not {batch_size}")
+            raise DiffaugError(f"batch_size must be at least 1, got {batch_size}")
         runners = self._runners(device, devices)
         texts = sentences if isinstance(sentences, list) else list(sentences)
         first = _first_occurrences(texts)
         distinct = np.flatnonzero(first == np.arange(len(first)))
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
-        cut = 0
+        truncated = 0
 
         def batches() -> Iterator[tuple[NDArray[np.int64], list[list[int]]]]:
-            """Places in ``texts``, and the word pieces of what stands there."""
-            nonlocal cut
+            """Indices in ``texts``, and the token ids of these sentences."""
+            nonlocal truncated
             for start in range(0, len(distinct), _WINDOW):
                 window = distinct[start : start + _WINDOW]
                 ids, too_long = self.collator.ids([texts[i] for i in window])
-                cut += too_long
+                truncated += too_long
                 lengths = [len(row) for row in ids]
                 for batch in self.batches(lengths, batch_size, [runner.device for runner in runners]):
                     yield window[batch], [ids[i] for i in batch]
@@ -206,20 +206,20 @@ class Embedder:
         with progress_bar("embedding", len(distinct), show_progress) as advance:
 
             def embed(runner: Runner, batch: tuple[NDArray[np.int64], list[list[int]]]) -> None:
-                places, ids = batch
+                indices, ids = batch
                 found = runner(self.collator.rows(ids))
-                vectors[places] = _unit(found) if normalize else found
-                advance(len(places))
+                vectors[indices] = _unit(found) if normalize else found
+                advance(len(indices))
 
-            share_out(batches(), runners, embed)
+            run_parallel(batches(), runners, embed)
         repeated = np.flatnonzero(first != np.arange(len(first)))
         for block in np.array_split(repeated, len(repeated) // _WINDOW + 1):
             vectors[block] = vectors[first[block]]
-        if cut and not self._said_truncated:
-            self._said_truncated = True
+        if truncated and not self._warned_truncated:
+            self._warned_truncated = True
             warnings.warn(
-                f"{cut:,} of {len(distinct):,} distinct sentences have more than {self.collator.max_length} word "
-                "pieces and were cut there (said once)",
+                f"{truncated:,} of {len(distinct):,} distinct sentences were truncated to {self.collator.max_length} "
+                "tokens (this warning is shown once)",
                 stacklevel=2,
             )
         return vectors
@@ -228,7 +228,7 @@ class Embedder:
         """Cosine similarities of sentences.
 
         Returns:
-            a float for two strings, an array for a string and several, a (len(a), len(b)) matrix for several of both.
+            a float for two strings, an array for a string and a list, a (len(a), len(b)) matrix for two lists.
         """
         cosines = self.encode(a) @ self.encode(b).T
         return float(cosines) if np.ndim(cosines) == 0 else cosines
@@ -241,26 +241,26 @@ class Embedder:
     def search(
         self, corpus: Iterable[str] | Vectors, queries: str | Iterable[str], k: int = 10
     ) -> list[Hit] | list[list[Hit]]:
-        """The ``k`` entries of a corpus most similar to each query, best first; equal ones in the corpus's order.
+        """The ``k`` entries of a corpus most similar to each query, best first; ties are in corpus order.
 
         Args:
-            corpus: sentences, or their vectors from an earlier `encode` (searched as they are).
+            corpus: sentences, or their vectors from an earlier `encode`, which are not normalised again.
             queries: one query or several.
-            k: how many to find; fewer come back if the corpus is smaller.
+            k: number of results; fewer are returned if the corpus is smaller.
         """
         if k < 1:
-            raise DiffaugError(f"k must be at least 1, not {k}")
+            raise DiffaugError(f"k must be at least 1, got {k}")
         if isinstance(corpus, str):
-            raise DiffaugError("the corpus is a single string; pass a list of sentences")
+            raise DiffaugError("corpus must be a list of sentences, got a single string")
         documents = corpus if isinstance(corpus, np.ndarray) else self.encode(corpus)
         if documents.ndim != 2 or documents.shape[1] != self.width:
-            raise DiffaugError(f"corpus vectors must be of shape (n, {self.width}), not {documents.shape}")
+            raise DiffaugError(f"corpus vectors must have the shape (n, {self.width}), got {documents.shape}")
         if isinstance(queries, str):
             return self._search(documents, self.encode([queries]), k)[0]
         return self._search(documents, self.encode(queries), k)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Save the model with all that inference needs, in one folder, atomically.
+        """Save the model and everything inference needs in one folder, atomically.
 
         Raises:
             DiffaugError: the folder exists and ``overwrite`` is off, or it cannot be written.
@@ -279,23 +279,23 @@ class Embedder:
         card: str | None = None,
         message: str | None = None,
     ) -> str:
-        """Put the model on the hub, with a card written from its recipe and its scores.
+        """Push the model to the hub, with a model card made from its recipe and scores.
 
         Args:
-            repo_id: ``owner/name``; the repository is made if it is not there.
-            private: who may see a new repository; left out, as its owner's settings say.
-            branch: push to this branch, made if it is not there; left out, the main one.
-            token: with the right to write; left out, ``HF_TOKEN`` or the one of ``hf auth login``.
-            license: the model's licence, for the card: ``mit``, ``apache-2.0`` ...
-            report: scores for the card, as `diffaug.evaluate(...).to_dict()` gives them.
-            card: the text of a card of your own, in place of the one written for you.
-            message: of the commit.
+            repo_id: ``owner/name``; the repository is created if it does not exist.
+            private: whether a new repository is private; default: as in the owner's settings.
+            branch: branch to push to, created if it does not exist; default: the main branch.
+            token: token with write access; default: ``HF_TOKEN`` or the token of ``hf auth login``.
+            license: licence for the card, such as ``mit`` or ``apache-2.0``.
+            report: scores for the card, as returned by `diffaug.evaluate(...).to_dict()`.
+            card: the text of your own card, instead of the generated one.
+            message: the commit message.
 
         Returns:
-            the address of the commit.
+            the URL of the commit.
 
         Raises:
-            DiffaugError: no token, no right to write there, or no way to reach the hub.
+            DiffaugError: there is no token, no write access, or no connection to the hub.
         """
         from diffaug.hub.push import push
 
@@ -314,25 +314,25 @@ class Embedder:
     def batches(
         self, lengths: list[int], batch_size: int | None = None, devices: Sequence[torch.device] | None = None
     ) -> Iterator[list[int]]:
-        """Indices of sentences for one batch after another, longest first, so that memory runs out at once or never.
+        """Indices of the sentences of each batch, longest first, so that memory runs out in the first batch or never.
 
         Args:
-            lengths: word pieces of each sentence.
+            lengths: number of tokens of each sentence.
             batch_size: as for `encode`.
-            devices: where the batches will run, if not on the model's own device.
+            devices: devices that the batches are for; default: the model's device.
         """
         devices = devices or [self.device]
         around = len(self.collator.template)
         budget = min(_TOKEN_BUDGET.get(device.type, _TOKEN_BUDGET["cpu"]) for device in devices)
         if len(devices) > 1:
-            # A few batches for each, or some would have nothing to do, or all would wait for the last.
+            # At least two batches per device, so that all are used until the end.
             budget = min(budget, (sum(lengths) + around * len(lengths)) // (2 * len(devices)))
         batch: list[int] = []
         for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
             if batch:
                 width = lengths[batch[0]] + around
                 if batch_size is None:
-                    # A new length starts a new batch, which spares padding and mask, once this one is well filled.
+                    # If the batch is at least half full, a new length starts a new batch, which avoids padding.
                     room = budget if lengths[i] == lengths[batch[0]] else budget // 2
                     full = (len(batch) + 1) * width > room
                 else:
@@ -345,12 +345,12 @@ class Embedder:
             yield batch
 
     def _runners(self, device: str | torch.device | None, devices: Sequence[str | torch.device] | None) -> list[Runner]:
-        """Who embeds: this model, or copies of it on several devices."""
+        """The runner of this model, or copies of it on several devices."""
         if devices is not None:
             if device is not None:
-                raise DiffaugError("either one device or several devices can be given, not both")
+                raise DiffaugError("give either device or devices, not both")
             if isinstance(devices, str) or not devices:
-                raise DiffaugError(f'devices is a list such as ["cuda:0", "cuda:1"], not {devices!r}')
+                raise DiffaugError(f'devices must be a list such as ["cuda:0", "cuda:1"], got {devices!r}')
             return [self.runner.on(each) for each in devices]
         if device is not None:
             self.runner.move(device)
@@ -365,10 +365,10 @@ class Embedder:
             for query, scores in zip(block, block @ documents.T, strict=True):
                 candidates = np.arange(len(documents))
                 if k < len(documents):
-                    # A matrix product rounds equal documents differently, depending on where they stand.
+                    # Rounding in a matrix product depends on the position, so equal documents may differ slightly.
                     near = np.partition(scores, -k)[-k] - 1e-6 * max(1.0, np.abs(scores).max())
                     candidates = np.flatnonzero(scores >= near)
-                # Summed in double precision, equal documents are equal, and stand in the corpus's order.
+                # In double precision equal documents have equal scores, so that ties are in corpus order.
                 exact = np.einsum("ij,j->i", documents[candidates], query, dtype=np.float64).astype(np.float32)
                 best = np.argsort(-exact, kind="stable")[:k]
                 found.append([Hit(int(candidates[i]), float(exact[i])) for i in best])
@@ -376,29 +376,28 @@ class Embedder:
 
 
 def _first_occurrences(texts: list[str]) -> NDArray[np.int64]:
-    """For each text, the index of the first text equal to it."""
+    """For each text, the index of the first equal text."""
     seen: dict[str, int] = {}
     first = np.empty(len(texts), dtype=np.int64)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise DiffaugError(f"sentence {i} is of type {type(text).__name__}, not a string: {text!r:.80}")
+            raise DiffaugError(f"sentence {i} must be a string, got {type(text).__name__}: {text!r:.80}")
         first[i] = seen.setdefault(text, i)
     return first
 
 
 def _check_backend(source: str, backend: Backend | None, onnx: bool) -> None:
     if backend not in (None, *get_args(Backend)):
-        raise DiffaugError(f"there is no backend {backend!r}; choose one of {', '.join(get_args(Backend))}")
+        raise DiffaugError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
     if backend == "torch" and onnx:
         raise DiffaugError(
-            f"{source} is an export to ONNX, which PyTorch cannot run; load the model it was made from, or leave "
-            "backend out"
+            f"{source} is an ONNX export, which PyTorch cannot run; load the original model, or leave out backend"
         )
     if backend == "onnx" and not onnx:
-        raise DiffaugError(f"{source} is no export to ONNX; make one: diffaug export --to onnx {source} FOLDER")
+        raise DiffaugError(f"{source} is not an ONNX export; create one: diffaug export --to onnx {source} FOLDER")
 
 
 def _unit(vectors: Vectors) -> Vectors:
-    """Scaled to length one; the zero vector stays what it is."""
+    """Scale vectors to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(lengths, 1e-12)

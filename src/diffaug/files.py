@@ -1,4 +1,4 @@
-"""Writing files and folders so that a reader sees the old content or the new, and never a half."""
+"""Atomic files and folders: a reader sees the old content or the new content, never a part of it. And file locks."""
 
 from __future__ import annotations
 
@@ -11,49 +11,47 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from diffaug.errors import DiffaugError
 
-# How the name of what a new folder replaces ends, until the new one is in its place.
+# Suffix of a folder that is being replaced, until the new folder has its name.
 _RETIRED = ".old"
-# Names that `_fresh` makes, and those of what is replaced.
+# Names made by `_create_unique`, and those of replaced folders.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.[^.]+)?")
+# Errors of file systems that have no locks.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield an empty folder beside ``target``; when the block ends well, it is flushed to disk and becomes ``target``.
+    """Yield an empty temporary folder; when the block succeeds, flush it to disk and rename it to ``target``.
 
-    Of several processes that replace the same folder at the same time, the last one's stays.
+    If several processes replace the same folder at the same time, the last one wins.
 
     Raises:
-        DiffaugError: ``target`` exists and may not be overwritten, or cannot be written.
+        DiffaugError: ``target`` exists and ``overwrite`` is off, or it cannot be written.
     """
     exists = f"{target} exists already; choose another path or allow it to be overwritten"
     if target.exists() and not overwrite:
         raise DiffaugError(exists)
-    try:
+    with _write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _fresh(target.parent, f".{target.name}.", "", Path.mkdir)
-    except OSError as error:
-        raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
+        temporary = _create_unique(target.parent, f".{target.name}.", "", Path.mkdir)
     retired = temporary.with_name(temporary.name + _RETIRED)
-    mode = stat.S_IMODE(temporary.stat().st_mode)  # that of any new folder here
+    mode = stat.S_IMODE(temporary.stat().st_mode)  # the mode of any new folder here
     try:
-        yield temporary
-        for path in (*temporary.rglob("*"), temporary):
-            path.chmod(mode if path.is_dir() else mode & 0o666)
-            flush(path)
-        if overwrite:
-            _replace(target, temporary, retired)
-        elif target.exists():  # since the block began
-            raise DiffaugError(exists)
-        else:
-            temporary.rename(target)
-        flush(target.parent)
-    except OSError as error:
-        raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
+        with _write_errors(target):
+            yield temporary
+            for path in (*temporary.rglob("*"), temporary):
+                path.chmod(mode if path.is_dir() else mode & 0o666)
+                flush(path)
+            if overwrite:
+                _replace(target, temporary, retired)
+            elif target.exists():  # created since the block started
+                raise DiffaugError(exists)
+            else:
+                temporary.rename(target)
+            flush(target.parent)
     finally:
         if retired.exists() and not target.exists():
             retired.rename(target)
@@ -62,9 +60,9 @@ def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def restore(target: Path) -> None:
-    """Put a folder back that `atomic_folder` was about to replace when its process died.
+    """Restore a folder whose replacement by `atomic_folder` was interrupted between two renames.
 
-    Between two renames there is only the old folder, under another name. Nobody may be writing there now.
+    No other process may be writing to the parent folder.
     """
     if target.exists() or not target.parent.is_dir():
         return
@@ -75,9 +73,9 @@ def restore(target: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writes into a folder that were cut off have left, and nothing else.
+    """Remove the temporary files of interrupted writes from a folder, and nothing else.
 
-    Nobody may be writing there now.
+    No other process may be writing to the folder.
     """
     for path in folder.glob(".*"):
         if _TEMPORARY.fullmatch(path.name):
@@ -86,96 +84,89 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def atomic_file(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``target``; when the block ends well, it is flushed and takes its place."""
-    try:
+    """Yield a temporary path; when the block succeeds, flush the file to disk and rename it to ``target``."""
+    with _write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        # The suffix stays, since some writers choose their format by it.
-        temporary = _fresh(target.parent, f".{target.stem}.", target.suffix, lambda path: path.touch(exist_ok=False))
-    except OSError as error:
-        raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
-    mode = stat.S_IMODE(temporary.stat().st_mode)  # that of any new file here
+        # Keep the suffix: some writers choose the format by it.
+        temporary = _create_unique(
+            target.parent, f".{target.stem}.", target.suffix, lambda path: path.touch(exist_ok=False)
+        )
+    mode = stat.S_IMODE(temporary.stat().st_mode)  # the mode of any new file here
     try:
-        yield temporary
-        flush(temporary)
-        temporary.chmod(mode)
-        temporary.replace(target)
-        flush(target.parent)
-    except OSError as error:
-        raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
+        with _write_errors(target):
+            yield temporary
+            flush(temporary)
+            temporary.chmod(mode)
+            temporary.replace(target)
+            flush(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def alone(path: Path, otherwise: str) -> Iterator[None]:
-    """Hold a file for the time of the block, so that no other process does; before and after it is not there.
+def exclusive_lock(path: Path, busy: str | None = None) -> Iterator[None]:
+    """Hold a lock file while the block runs, and delete it afterwards.
 
-    A process that dies lets go of it. Where there are no such locks, as on Windows, nothing keeps processes apart.
+    The operating system releases the lock of a process that dies. On file systems without locks nothing is locked.
 
     Args:
-        path: the file, in a folder that exists.
-        otherwise: what to say if another process holds it.
+        path: the lock file.
+        busy: error message if another process holds the lock; None waits for it.
 
     Raises:
-        DiffaugError: another process does, or the file cannot be made.
+        DiffaugError: another process holds the lock, or the file cannot be created.
     """
-    while True:
-        try:
-            file = path.open("a")
-        except OSError as error:
+    from filelock import FileLock, Timeout  # not needed by commands that only write files
+
+    # A short timeout instead of none: the first attempt fails if the previous holder deletes the file meanwhile.
+    lock = FileLock(path, timeout=-1 if busy is None else 0.1, poll_interval=0.02)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise DiffaugError(str(busy)) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
             raise DiffaugError(f"{path} cannot be written: {error.strerror or error}") from error
-        if not lock(file, shared=False):
-            file.close()
-            raise DiffaugError(otherwise)
-        if _is_at(file, path):
-            break
-        file.close()  # who held it before has removed it since it was opened
     try:
         yield
     finally:
         with suppress(OSError):
-            path.unlink()  # while it is held: who has opened it by now will see that it is gone
-        file.close()
+            path.unlink()  # before the release: a waiting process then notices that its open file is gone
+        lock.release()
 
 
-def lock(file: IO[str], *, shared: bool, wait: bool = False) -> bool:
-    """Lock a file for as long as it is open, or change its lock; False if another process is in the way.
-
-    Where files cannot be locked, nobody ever is.
-
-    Args:
-        file: open.
-        shared: others may lock it so, too.
-        wait: until nobody is in the way.
-    """
+def flush(path: Path) -> None:
+    """Flush a file or folder to disk (fsync)."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        import fcntl
-    except ImportError:  # not a Unix system
-        return True
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _write_errors(target: Path) -> Iterator[None]:
     try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
+        yield
+    except OSError as error:
+        raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
 
 
-def _fresh(folder: Path, before: str, after: str, make: Callable[[Path], None]) -> Path:
-    """Make something whose name nothing has yet.
+def _create_unique(folder: Path, before: str, after: str, create: Callable[[Path], None]) -> Path:
+    """Create a file or folder with a new random name.
 
-    Not by `tempfile`, which makes it private. What it would be otherwise depends on the process's umask, and that can
-    be read only by changing it, for all threads.
+    `tempfile` would create it with private permissions. The usual ones depend on the umask, which can only be read by
+    changing it for all threads.
     """
     while True:
         path = folder / f"{before}{secrets.token_hex(4)}{after}"
         with suppress(FileExistsError):
-            make(path)
+            create(path)
             return path
 
 
 def _replace(target: Path, new: Path, retired: Path) -> None:
-    """Put ``new`` in the place of whatever is at ``target``, whoever else does the same meanwhile."""
+    """Rename ``new`` to ``target`` and move what was there to ``retired``, even if other processes do the same."""
     while True:
         _remove(retired)
         with suppress(FileNotFoundError):
@@ -184,29 +175,13 @@ def _replace(target: Path, new: Path, retired: Path) -> None:
             new.rename(target)
             return
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else another's is there by now
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # otherwise another process was faster: try again
                 raise
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _remove(path: Path) -> None:
-    """Remove what may be a folder, a file or a link, if it is there."""
+    """Remove a folder, file or link if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def flush(path: Path) -> None:
-    """Have a file or folder on disk, even if the power fails."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, nothing in a log."""
+"""Progress bars on a terminal; no output in a log."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Shorter work is over before a bar would help.
-_WORTH_A_BAR = 2_000
+_MIN_TOTAL = 2_000  # shorter work needs no bar
 
 
 @contextmanager
 def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances a bar on standard error; with ``show`` None, only on a terminal and long work."""
+    """Yield a function that advances a bar on standard error; ``show=None``: only on a terminal and for long work."""
     if show is None:
-        show = sys.stderr.isatty() and total >= _WORTH_A_BAR
+        show = sys.stderr.isatty() and total >= _MIN_TOTAL
     if not show:
         yield lambda n: None
         return

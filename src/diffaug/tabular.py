@@ -1,4 +1,4 @@
-"""Tables for people, written once and shown three ways: on a terminal, as Markdown, and as LaTeX."""
+"""Tables of text that can be rendered for the terminal, as Markdown and as LaTeX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-# Text is folded between words; only a word that is longer than this is broken.
+# Text is wrapped between words; only longer words are broken.
 _LONGEST_WORD = 32
 
 _LATEX = {
@@ -28,7 +28,7 @@ _LATEX = {
     "‡": r"$^{\ddagger}$",
     "–": "--",
     "−": "$-$",
-    "[": "{[}",  # behind the end of a row it would be an argument of that
+    "[": "{[}",  # after the end of a row it would be read as an optional argument
     "]": "{]}",
     "*": "$^{*}$",
 }
@@ -40,12 +40,12 @@ class Section:
     """A table of text.
 
     Attributes:
-        title: a line above it.
-        columns: their names.
-        rows: a cell for each column.
-        bold: which cells stand out, as (row, column).
-        headings: what stands above a row, over the whole width: the name of the group that begins there.
-        texts: how many columns from the left are text; the others are numbers, which end at the right.
+        title: the line above the table.
+        columns: column names.
+        rows: one cell per column.
+        bold: bold cells, as (row, column).
+        headings: group headings over the whole width, by the index of the group's first row.
+        texts: number of text columns, from the left; the others are numbers and right-aligned.
     """
 
     title: str
@@ -56,24 +56,24 @@ class Section:
     texts: int = 1
 
     def blocks(self) -> Iterator[tuple[str | None, range]]:
-        """The runs of rows that headings make, each with its heading."""
+        """The groups of rows, each with its heading or None."""
         starts = sorted({0, *self.headings})
         for start, end in zip(starts, [*starts[1:], len(self.rows)], strict=True):
             if start in self.headings or start < end:
                 yield self.headings.get(start), range(start, end)
 
     def widths(self) -> list[int]:
-        """The characters that each column needs."""
+        """The width of each column in characters."""
         return [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
 
 
 def whole_rows(rows: list[list[str]], chosen: set[int]) -> frozenset[tuple[int, int]]:
-    """The cells of some rows, for `Section.bold`."""
+    """All cells of some rows, for `Section.bold`."""
     return frozenset((row, column) for row in chosen for column in range(len(rows[row])))
 
 
 def markdown(section: Section) -> list[str]:
-    """The lines of a Markdown table, below its title."""
+    """The lines of a Markdown table, with its title."""
     align = [":--"] * section.texts + ["--:"] * (len(section.columns) - section.texts)
     head = [_escape_markdown(column) for column in section.columns]
     lines = [f"**{section.title}**", "", _markdown_row(head), _markdown_row(align)]
@@ -97,7 +97,7 @@ def _escape_markdown(cell: str) -> str:
 
 
 def latex(section: Section) -> list[str]:
-    """The lines of a LaTeX ``tabular`` with the rules of booktabs; its title is left to a caption."""
+    """The lines of a LaTeX ``tabular`` with booktabs rules, without the title."""
     texts, numbers = section.texts, len(section.columns) - section.texts
     lines = [rf"\begin{{tabular}}{{{'l' * texts}{'r' * numbers}}}", r"\toprule", _latex_row(section.columns)]
     for heading, rows in section.blocks():
@@ -117,32 +117,33 @@ def _latex_row(cells: list[str], bold: set[int] | None = None) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text in which nothing is a command any more, and typographic signs are written as LaTeX has them.
+    """Escape LaTeX commands and typographic characters.
 
-    Spaces at the beginning, which mean that a row belongs to the one above, become a quad.
+    Leading spaces, which indent a row below the one above, become a quad.
     """
     indent = r"\quad " if text.startswith(" ") else ""
     return indent + "".join(_LATEX.get(character, character) for character in _NEGATIVE.sub("−", text.lstrip()))
 
 
 def fitted(section: Section, width: int, gap: int = 3) -> list[Section]:
-    """The table as one or several, one below the other, that need no more than ``width`` characters on a terminal.
+    """Split a table into tables of at most ``width`` characters.
 
-    Text is folded first; then the columns of numbers are shared out, each part repeating the columns of text.
+    Text is wrapped first. If that is not enough, the number columns are distributed; each part repeats the text
+    columns.
     """
     texts = section.texts
-    widths = _folded(section, width, gap)
-    room = width - _taken(widths[:texts], gap)
+    widths = _wrapped_widths(section, width, gap)
+    room = width - _total_width(widths[:texts], gap)
     parts: list[list[int]] = [[]]
     for column in range(texts, len(widths)):
         if parts[-1] and sum(widths[j] + gap for j in [*parts[-1], column]) > room:
             parts.append([])
         parts[-1].append(column)
-    return [section] if len(parts) == 1 else [_of_columns(section, [*range(texts), *cols]) for cols in parts]
+    return [section] if len(parts) == 1 else [_select_columns(section, [*range(texts), *cols]) for cols in parts]
 
 
-def _of_columns(section: Section, columns: list[int]) -> Section:
-    """Some of the columns, and the rows that have a number in them."""
+def _select_columns(section: Section, columns: list[int]) -> Section:
+    """A table of some columns, without the rows that have no number in them."""
     kept = [i for i, row in enumerate(section.rows) if any(row[j] for j in columns[section.texts :])]
     return replace(
         section,
@@ -154,43 +155,43 @@ def _of_columns(section: Section, columns: list[int]) -> Section:
 
 
 def needed_width(section: Section, gap: int = 3) -> int:
-    """The characters a line must have room for, if nothing is folded."""
-    return _taken(section.widths(), gap)
+    """The width of the table in characters, without wrapping."""
+    return _total_width(section.widths(), gap)
 
 
-def _taken(widths: list[int], gap: int) -> int:
+def _total_width(widths: list[int], gap: int) -> int:
     return sum(widths) + gap * len(widths) + 2
 
 
-def _folded(section: Section, width: int, gap: int) -> list[int]:
-    """The columns' widths, those of text made narrower where that makes the table fit, or comes nearer to it."""
+def _wrapped_widths(section: Section, width: int, gap: int) -> list[int]:
+    """Column widths, with text columns narrowed until the table fits or no word allows more."""
     widths = section.widths()
     texts = list(zip(section.columns, *section.rows, strict=True))[: section.texts]
     words = [max(len(word) for text in column for word in text.split() or [""]) for column in texts]
-    while _taken(widths, gap) > width:
-        foldable = [j for j in range(section.texts) if widths[j] > min(words[j], _LONGEST_WORD)]
-        if not foldable:
+    while _total_width(widths, gap) > width:
+        candidates = [j for j in range(section.texts) if widths[j] > min(words[j], _LONGEST_WORD)]
+        if not candidates:
             break
-        widths[max(foldable, key=lambda j: widths[j])] -= 1
+        widths[max(candidates, key=lambda j: widths[j])] -= 1
     return widths
 
 
 def rich_table(section: Section, width: int | None = None, *, gap: int = 3) -> RenderableType:
-    """The table for a terminal.
+    """Render a table for the terminal.
 
     Args:
-        section: what to show; `fitted` breaks up what is too wide.
-        width: the terminal's; text is folded to fit it. Left out, nothing is folded.
+        section: the table; split it with `fitted` if it is too wide.
+        width: width of the terminal, to which text is wrapped; default: no wrapping.
         gap: spaces between columns, 2 or 3.
     """
     from rich.console import Group
     from rich.markup import escape
     from rich.padding import Padding
 
-    widths = section.widths() if width is None else _folded(section, width, gap)
+    widths = section.widths() if width is None else _wrapped_widths(section, width, gap)
     if not section.headings:
         return _block(section, range(len(section.rows)), widths, gap)
-    # A heading goes over all columns, which a cell of a table cannot: each block is a table, of the same widths.
+    # rich has no cells that span columns, so each group is a table of its own, with the same widths.
     parts: list[RenderableType] = [_block(section, range(0), widths, gap, edge=False)]
     for number, (heading, rows) in enumerate(section.blocks()):
         if heading is not None:
@@ -211,7 +212,7 @@ def _block(
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, gap - 2),  # between two columns the box has a space of its own
+        padding=(0, 1, 0, gap - 2),  # the box adds one space between columns
         show_header=header,
         show_edge=edge,
     )

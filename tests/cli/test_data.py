@@ -1,10 +1,11 @@
-"""`diffaug data check` from the command line."""
+"""`diffaug data check, ls, get, status` from the command line."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from diffaug.cli import app
@@ -41,6 +42,27 @@ def test_columns_and_kind(tmp_path: Path) -> None:
     assert "scored pairs (by the column numbers given)" in result.output
 
 
+def data(*arguments: object) -> Result:
+    return runner.invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def test_public_data(tmp_path: Path) -> None:
+    listed = data("ls").output
+    assert "wiki1m" in listed
+    assert "275,601" in listed
+    assert "senteval     missing" in data("status", "--to", tmp_path).output
+    for name, rows in (("train_5500.label", 5452), ("TREC_10.label", 500)):
+        (tmp_path / name).write_text("NUM:x how many ?\n" * rows)
+    folder = tmp_path / "data"
+    assert "trec is in" in data("get", "trec", "--to", folder, "--from", tmp_path).output
+    assert "trec         ready" in data("status", "--to", folder).output
+    (folder / "trec" / "TREC_10.label").write_text("NUM:x\n")
+    result = data("status", "--to", folder)
+    assert result.exit_code == 1
+    assert "trec         damaged: " in result.output
+    assert "--from needs exactly one name" in str(data("get", "trec", "mrpc", "--from", tmp_path).exception)
+
+
 def test_wordnet_is_said_how_to_get() -> None:
     how = "pip install 'diffaug[synonyms]' and then python -m wn download oewn:2025"
     assert how in runner.invoke(app, ["data", "ls"]).output
@@ -50,6 +72,6 @@ def test_wordnet_is_said_how_to_get() -> None:
 def test_options_that_make_no_sense() -> None:
     result = runner.invoke(app, ["data", "check", "sample:dev", "-c", "score"])
     assert isinstance(result.exception, DiffaugError)
-    assert "not of the form ROLE=NAME" in str(result.exception)
+    assert "must have the form ROLE=NAME" in str(result.exception)
     result = runner.invoke(app, ["data", "check", "sample:dev", "--kind", "pairs"])
-    assert "there are sentences, triplets, labelled, scored" in str(result.exception)
+    assert "must be one of sentences, triplets, labelled, scored" in str(result.exception)

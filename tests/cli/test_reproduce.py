@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from diffaug.cli import app
 from diffaug.cli.reproduce import EXPERIMENTS
 from diffaug.errors import DiffaugError
-from diffaug.reproduce import plans, workers
-from diffaug.reproduce.cell import Result
-from diffaug.reproduce.grid import DEV, Grid, write_result
-from diffaug.reproduce.run import GridInterrupted
+from diffaug.experiments import executor
+from diffaug.experiments.grid import Grid, write_result
+from diffaug.experiments.results import DEV, Result
+from diffaug.experiments.run import GridInterrupted
+from diffaug.experiments.spec import experiment_names
 
 runner = CliRunner()
 
@@ -63,7 +64,7 @@ def test_a_grid_from_beginning_to_end(arguments: list[str], tmp_path: Path, monk
         (grid.folder_of(cell) / name).unlink()
     recipe = grid.folder_of(cell) / "recipe.yaml"
     recipe.write_text(recipe.read_text("utf-8").replace(f"seed: {cell.seed}", "seed: 1"), "utf-8")
-    monkeypatch.setattr(workers, "_PROCESSES", multiprocessing.get_context("fork"))
+    monkeypatch.setattr(executor, "_PROCESSES", multiprocessing.get_context("fork"))
     output = run(*arguments, "--quiet", code=1)
     assert grid.plan_info["title"] in output
     assert f"{cell.name}: the run in {grid.folder_of(cell)} has another recipe" in output
@@ -77,7 +78,7 @@ def test_a_dry_run_lists_and_does_nothing(arguments: list[str], tmp_path: Path) 
 
 
 def test_data_may_lie_in_several_folders(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_PROCESSES", multiprocessing.get_context("fork"))
+    monkeypatch.setattr(executor, "_PROCESSES", multiprocessing.get_context("fork"))
     other = tmp_path / "other"
     other.mkdir()
     for name in ("sentences.txt", "STSB.test.tsv"):
@@ -95,7 +96,7 @@ def test_data_may_lie_in_several_folders(arguments: list[str], tmp_path: Path, m
 def test_one_folder_is_recorded_as_it_was_before_there_could_be_several(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffaug.reproduce.run.run_grid", lambda *_, **__: [])
+    monkeypatch.setattr("diffaug.experiments.run.run_grid", lambda *_, **__: [])
     run(*arguments)
     data = tmp_path / "data"
     found = {"folder": str(data), "triplets": str(data / "triplets.csv"), "pairs": None, "target": None}
@@ -113,13 +114,13 @@ def test_an_interrupted_grid_shows_what_there_is(
             write_result(grid.folder_of(cell), Result({DEV: 70.0, "STS-B": 69.0, "average": 69.0}, 1.0, 0.5))
         raise GridInterrupted(signal.SIGINT)
 
-    monkeypatch.setattr("diffaug.reproduce.run.run_grid", interrupted)
+    monkeypatch.setattr("diffaug.experiments.run.run_grid", interrupted)
     tables = tmp_path / "grid" / "tables"
-    assert "go on with the same command" in run(*arguments, code=130)
+    assert "continue it with the same command" in run(*arguments, code=130)
     assert not tables.exists()  # of nothing
     finished = 1
     output = " ".join(run(*arguments, code=130).split())
-    assert "go on with the same command" in output
+    assert "continue it with the same command" in output
     assert "No measurement yet for 1 of 2 places in the table: DiffAug, semi at 3" in output
     assert (tables / "prefix-length.md").is_file()
 
@@ -130,7 +131,7 @@ def test_a_budget_may_be_described_better_half_way(
     def interrupted(*_: object, **__: object) -> None:
         raise GridInterrupted(signal.SIGINT)
 
-    monkeypatch.setattr("diffaug.reproduce.run.run_grid", interrupted)
+    monkeypatch.setattr("diffaug.experiments.run.run_grid", interrupted)
     budget = tmp_path / "mine.yaml"
     text = "name: mine\nabout: {0}\nnotes: [{0}]\notherwise: [[stage2.learning_rate={1}]]\n"
     for words in ("Tried out", "Well tried"):
@@ -138,7 +139,7 @@ def test_a_budget_may_be_described_better_half_way(
         run(*arguments, "--budget", str(budget), code=130)
     assert "Tried out" in Grid.open(tmp_path / "grid").plan_info["notes"]
     budget.write_text(text.format("Well tried", "2e-5"), "utf-8")
-    with pytest.raises(DiffaugError, match="another grid: budget was"):
+    with pytest.raises(DiffaugError, match=r"begun with other cells.*learning_rate=1e-5 then"):
         run(*arguments, "--budget", str(budget))
 
 
@@ -152,7 +153,7 @@ def test_a_dry_run_knows_a_grid_whose_data_was_brought_into_another_form(
     rows = [line.split("\t") for line in (tmp_path / "data" / "STSB.dev.tsv").read_text("utf-8").splitlines()]
     released.write_text("".join("genre\tfile\t2015\t1\t{}\t{}\t{}\n".format(*row) for row in rows), "utf-8")
     (tmp_path / "data" / "STSB.dev.tsv").unlink()
-    monkeypatch.setattr("diffaug.reproduce.run.run_grid", interrupted)
+    monkeypatch.setattr("diffaug.experiments.run.run_grid", interrupted)
     run(*arguments, code=130)
     assert "0 finished, 0 failed, 4 to do." in run(*arguments, "--dry-run")
 
@@ -160,7 +161,7 @@ def test_a_dry_run_knows_a_grid_whose_data_was_brought_into_another_form(
 def test_runs_of_another_grid_are_taken_over(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "_PROCESSES", multiprocessing.get_context("fork"))
+    monkeypatch.setattr(executor, "_PROCESSES", multiprocessing.get_context("fork"))
     out = arguments.index("--out") + 1
     others = [*arguments[:out], str(tmp_path / "other"), *arguments[out + 1 :]]
     run(*others, "--quiet")
@@ -193,4 +194,4 @@ def test_mistakes_cost_no_time(arguments: list[str], tmp_path: Path) -> None:
 
 
 def test_the_help_names_every_experiment() -> None:
-    assert tuple(plans.EXPERIMENTS) == EXPERIMENTS
+    assert sorted(EXPERIMENTS) == experiment_names()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from diffaug.data.check import check
-from diffaug.data.layout import Kind
+from diffaug.data.columns import Kind
 
 TRIPLETS = ["sent0,sent1,hard_neg", "A dog runs fast.,A dog runs.,A dog is asleep."]
 
@@ -27,12 +27,12 @@ def test_sentences(tmp_path: Path) -> None:
     text = str(report)
     assert report.usable
     assert f"{path}: a text file\n" in text
-    assert "sentences (one a line)" in text
+    assert "sentences (one per line)" in text
     assert "4 usable\n" in text
-    assert "at most 3 words, nine in ten at most 28, the longest 40" in text
-    assert "25.0 % of them have more than the usual 32 word pieces and would be cut there" in text
+    assert "median 3 words, 90th percentile 28, maximum 40" in text
+    assert "25.0 % of the sentences have more than the usual 32 tokens and would be truncated" in text
     assert "1 sentences repeat an earlier one" in text
-    assert "most often, 2 times: 'One two three.'" in text
+    assert "most frequent, 2 times: 'One two three.'" in text
     assert f"--set data.unlabelled={path}" in text
 
 
@@ -63,14 +63,14 @@ def test_labelled_pairs(tmp_path: Path) -> None:
     assert "--set data.nli=" in text
 
 
-def test_labelled_pairs_without_triplets_serve_stage_1(tmp_path: Path) -> None:
+def test_labelled_pairs_without_triplets(tmp_path: Path) -> None:
     report = check(file(tmp_path, "a.csv", "premise,hypothesis,label", "a,b,1", "c,d,0"))
     assert report.usable
     assert "none can be built" in str(report)
-    assert "stage 1; stage 2 of the supervised setting would need triplets" in str(report)
+    assert "stage 1; stage 2 of the supervised setting needs triplets" in str(report)
     report = check(file(tmp_path, "b.csv", "premise,hypothesis,label", "a,b,1", "c,d,1"))
     assert not report.usable
-    assert "unusable: both entailments and their opposite are needed" in str(report)
+    assert "unusable: both entailments and contradictions (or pairs labelled not_entailment) are needed" in str(report)
 
 
 def test_scored_pairs(tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_scored_pairs(tmp_path: Path) -> None:
     text = str(report)
     assert report.usable
     assert "scored pairs (no header, two columns of text and a number in column 1)" in text
-    assert "from 0 to 5, on average 2.52" in text
+    assert "from 0 to 5, mean 2.52" in text
     assert sum("###" in line for line in text.splitlines()) == 5
     assert "1 pairs repeat an earlier one" in text
     assert "1 pairs occur with different scores" in text
     assert "--set data.dev=" in text
     assert "--set data.test=" in text
     # 100 (1 - 0.8^2) x 1.96 x 1.03 / sqrt(104 - 3)
-    assert "a score of 80 on 104 pairs is uncertain by about 7 points" in text
+    assert "a score of 80 on 104 pairs: about ±7 points" in text
 
 
 def test_equal_scores_are_unusable(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_problems_are_shown_with_their_lines(tmp_path: Path) -> None:
     text = str(report)
     assert report.usable
     assert "12 usable, 8 with problems" in text
-    assert "8 in all: 6 wrong number of columns, 1 score that is no number, 1 empty sentence" in text
+    assert "8 in total: 6 wrong number of columns, 1 invalid score, 1 empty sentence" in text
     assert "line 4: the score 'x' is not a number\n" in text
     assert text.index("line 4:") < text.index("line 8:") < text.index("line 10:")
     assert "...\n" in text
@@ -124,15 +124,15 @@ def test_mostly_bad_is_unusable(tmp_path: Path) -> None:
     [
         ("a.csv", ["sent0,hard_neg", "a,b"], "looks like triplets, but .* no column for positive"),
         ("a.csv", ["premise,hypothesis,tag", "a,b,c"], "looks like labelled pairs, but .* no column for label"),
-        ("a.csv", ["x,y,z,w", "1,2,3,4"], "it is not clear what its columns are"),
+        ("a.csv", ["x,y,z,w", "1,2,3,4"], "it is not clear what the columns are"),
         (
             "a.txt",
             ["1\tHello there.", "0\tGoodbye."],
-            "looks like sentences, but nearly every line holds 1 tab: .*name it",
+            "looks like sentences, but nearly every line has 1 tab, .*rename it",
         ),
         ("a.csv", ["sent0;sent1;hard_neg", "a;b;c"], "separated by semicolons"),
         ("a.txt", [], "is empty|the line is empty"),
-        ("a.bin", ["x"], "cannot tell the format"),
+        ("a.bin", ["x"], "unknown format of"),
     ],
 )
 def test_unclear_and_unusable_files(tmp_path: Path, name: str, lines: list[str], verdict: str) -> None:
@@ -160,7 +160,7 @@ def test_a_kind_and_columns_may_be_given(tmp_path: Path) -> None:
     assert "--set data.columns.KEY.ROLE=NAME" in str(report)
 
 
-def test_text_that_no_terminal_can_print(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_can_be_printed(tmp_path: Path) -> None:
     path = file(tmp_path, "a.jsonl", *(['{"text": "half a pair \\ud83d"}'] * 3))
     report = check(path)
     assert report.usable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diffaug.config import DataSettings
-from diffaug.data.cache import KeptData
+from diffaug.data.cache import DataCache
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
 from diffaug.embedder import Embedder
@@ -31,12 +31,12 @@ def pairs(path: Path, *labels: str) -> str:
 @pytest.mark.parametrize(
     ("labels", "settings", "found"),
     [
-        (["entailment"] * 4, {}, "all 4 pairs that are kept are labelled entailment"),
-        (["entailment", "neutral", "entailment"], {}, "labelled entailment"),
-        (["contradiction"] * 3, {}, "labelled contradiction"),
-        (["neutral"] * 3, {"nli_classes": 3}, "labelled neutral"),
-        (["neutral"] * 3, {}, "labelled neutral"),
-        (["entailment"] * 50 + ["contradiction"], {"labels": 2}, "all 2 pairs that are kept"),
+        (["entailment"] * 4, {}, "all 4 pairs that are used have the label entailment"),
+        (["entailment", "neutral", "entailment"], {}, "the label entailment"),
+        (["contradiction"] * 3, {}, "the label contradiction"),
+        (["neutral"] * 3, {"nli_classes": 3}, "the label neutral"),
+        (["neutral"] * 3, {}, "the label neutral"),
+        (["entailment"] * 50 + ["contradiction"], {"labels": 2}, "all 2 pairs that are used"),
     ],
 )
 def test_one_class_is_refused(
@@ -49,35 +49,35 @@ def test_one_class_is_refused(
 
 
 @pytest.mark.parametrize("labels", [["entailment", "contradiction"], ["1", "0"], ["entailment", "not_entailment"]])
-def test_two_classes_will_do(labels: list[str], collator: Collator, tmp_path: Path) -> None:
+def test_two_classes_are_enough(labels: list[str], collator: Collator, tmp_path: Path) -> None:
     corpus = Corpus(DataSettings(nli=pairs(tmp_path / "two.csv", *labels)), collator)
     assert corpus.nli_pairs().labels == (1, 0)
 
 
-def test_labels_with_names_of_their_own(collator: Collator, tmp_path: Path) -> None:
-    path, kept = pairs(tmp_path / "own.csv", "same", "other", "same"), KeptData()
+def test_label_names(collator: Collator, tmp_path: Path) -> None:
+    path, cache = pairs(tmp_path / "own.csv", "same", "other", "same"), DataCache()
     names = {"same": "entailment", "other": "contradiction"}
-    assert Corpus(DataSettings(nli=path, label_names=names), collator, kept=kept).nli_pairs().labels == (1, 0, 1)
-    turned = {"same": "contradiction", "other": "entailment"}  # the same file, and not what was kept of it
-    assert Corpus(DataSettings(nli=path, label_names=turned), collator, kept=kept).nli_pairs().labels == (0, 1, 0)
-    with pytest.raises(DiffaugError, match=r"the label 'same' is unknown.*in a recipe data.label_names"):
+    assert Corpus(DataSettings(nli=path, label_names=names), collator, cache=cache).nli_pairs().labels == (1, 0, 1)
+    turned = {"same": "contradiction", "other": "entailment"}  # the same file, but not the cached labels
+    assert Corpus(DataSettings(nli=path, label_names=turned), collator, cache=cache).nli_pairs().labels == (0, 1, 0)
+    with pytest.raises(DiffaugError, match=r"the label 'same' is unknown.*in a recipe: data\.label_names"):
         Corpus(DataSettings(nli=path), collator).nli_pairs()
     with pytest.raises(DiffaugError, match="the label 'same' cannot mean 'equal'"):
         Corpus(DataSettings(nli=path, label_names={"same": "equal"}), collator).nli_pairs()
 
 
-def test_what_was_kept_is_not_read_again(collator: Collator, tmp_path: Path) -> None:
+def test_a_cached_file_is_not_read_again(collator: Collator, tmp_path: Path) -> None:
     settings = DataSettings(nli=pairs(tmp_path / "kept.csv", "entailment", "contradiction"))
-    kept = KeptData()
-    assert Corpus(settings, collator, kept=kept).nli is Corpus(settings, collator, kept=kept).nli
+    cache = DataCache()
+    assert Corpus(settings, collator, cache=cache).nli is Corpus(settings, collator, cache=cache).nli
 
 
 @pytest.mark.parametrize("name", ["dev", "test"])
 @pytest.mark.parametrize("rows", [["3.0\tA dog.\tA cat."], ["3\tA dog.\tA cat.", "3.0\tTea.\tCoffee."]])
-def test_scores_that_rank_nothing_are_refused(name: str, rows: list[str], collator: Collator, tmp_path: Path) -> None:
+def test_equal_scores_are_refused(name: str, rows: list[str], collator: Collator, tmp_path: Path) -> None:
     (tmp_path / "same.tsv").write_text("\n".join(rows), "utf-8")
     corpus = Corpus(DataSettings(**{name: str(tmp_path / "same.tsv")}), collator)
-    with pytest.raises(DiffaugError, match=rf"data\.{name}=.*same\.tsv: every score is 3, so no ranking"):
+    with pytest.raises(DiffaugError, match=rf"data\.{name}=.*same\.tsv: every score is 3, so there is no ranking"):
         getattr(corpus, name)()
 
 
@@ -89,12 +89,12 @@ def test_columns_by_number(collator: Collator, tmp_path: Path) -> None:
     assert dev.scores == [4.0, 1.0]
 
 
-def test_sentences_that_are_cut_are_told(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncation_is_logged(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     limited = Collator(collator.tokenizer, ModelConfig(), max_length=4)
     (tmp_path / "raw.txt").write_text("A dog runs through the park and home.\nTea.\n", "utf-8")
     with caplog.at_level("INFO", "diffaug.data"):
         Corpus(DataSettings(unlabelled=str(tmp_path / "raw.txt")), limited).sentences()
-    assert "50 % of the sentences of data.unlabelled fill the 4 word pieces" in caplog.text
+    assert "50 % of the sentences of data.unlabelled reach the maximum of 4 tokens" in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "diffaug.data"):
         Corpus(DataSettings(unlabelled=str(tmp_path / "raw.txt")), collator).sentences()

@@ -13,9 +13,9 @@ import pytest
 from diffaug.config import DataSettings
 from diffaug.data.check import check
 from diffaug.data.collate import Collator, collator_for
+from diffaug.data.columns import Kind
 from diffaug.data.corpus import Corpus
-from diffaug.data.layout import Kind
-from diffaug.data.readers import read_nli, read_positive_pairs
+from diffaug.data.read import read_nli, read_positive_pairs
 from diffaug.data.records import LabelledPairs, PositivePairs, Triplets
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -76,7 +76,7 @@ def test_parquet_and_data_sets(tmp_path: Path) -> None:
 def test_without_names(tmp_path: Path) -> None:
     assert list(read_nli(ROWS)) == ROWS
     assert list(read_nli(file(tmp_path, "a.tsv", *("\t".join(row) for row in ROWS)))) == ROWS
-    with pytest.raises(DiffaugError, match=r"line 1: title, body may be column names or data; say which: .*'anchor'"):
+    with pytest.raises(DiffaugError, match=r"line 1: title, body may be column names or data; set columns=.*'anchor'"):
         read_nli(table(tmp_path, "title,body"))
     with pytest.raises(DiffaugError, match="column 2 holds labels, not sentences"):
         read_positive_pairs([("A dog runs.", "entailment"), ("A cat.", "neutral")])
@@ -105,13 +105,18 @@ def test_columns_that_a_user_names(tmp_path: Path) -> None:
         ("question1,question2,is_duplicate", ",1,0,1", "'is_duplicate' may hold labels", "'label': 'is_duplicate'"),
         ("sentence1,sentence2,relation", ",same,other,same", "'relation' may hold labels", "'positive': 'sentence2'"),
         ("anchor,positive,agreement", ",0.9,0.1,0.5", "'agreement' may hold labels or scores", "data.columns"),
-        ("anchor,positive,rank", ",1,2,2", "'rank' may hold labels or scores", "if they do, columns="),
+        (
+            "anchor,positive,rank",
+            ",1,2,2",
+            "'rank' may hold labels or scores",
+            "if all of them are positive pairs, columns=",
+        ),
         ("sentence1,sentence2,score", ",5,0,1", "'score' may hold labels or scores", "data.columns"),
         ("query,positive,negative_1", ",No.,Never.,Not at all.", "hard negatives", "'negative': 'negative_1'"),
         ("sentence1,sentence2,hard_neg", ",No.,Never.,Not at all.", "hard negatives", "'negative': 'hard_neg'"),
     ],
 )
-def test_a_column_that_may_judge_the_pairs_is_never_overlooked(
+def test_a_column_that_may_hold_labels_is_an_error(
     header: str, cells: str, what: str, cure: str, tmp_path: Path
 ) -> None:
     path = table(tmp_path, header, *(f",{cell}" for cell in cells[1:].split(",")))
@@ -127,14 +132,14 @@ def test_a_column_that_may_judge_the_pairs_is_never_overlooked(
         assert not check(path).usable
 
 
-def test_only_who_calls_them_positive_has_said_that_they_are(tmp_path: Path) -> None:
+def test_naming_anchor_and_positive_overrides_that_error(tmp_path: Path) -> None:
     path = table(tmp_path, "left,right,relation", ",same", ",other", ",same")
     for columns in ({"sentence1": "left", "sentence2": "right"}, {"anchor": "left", "sentence2": "right"}):
         with pytest.raises(DiffaugError, match="the column 'relation' may hold labels or scores"):
             read_nli(path, columns)
     assert list(read_nli(path, {"query": "left", "answer": "right"})) == ROWS
     rows = [(*row, word) for row, word in zip(ROWS, ("same", "other", "same"), strict=True)]
-    with pytest.raises(DiffaugError, match="the column '3' may hold labels or scores, and then 1 and 2 do not"):
+    with pytest.raises(DiffaugError, match="the column '3' may hold labels or scores, so 1 and 2 may not"):
         read_positive_pairs(rows, {"sentence1": 1, "sentence2": 2})
     assert list(read_positive_pairs(rows, {"anchor": 1, "positive": 2})) == ROWS
     with pytest.raises(DiffaugError, match="no column for anchor"):  # the second beside sent0, or the first?
@@ -150,7 +155,7 @@ def test_only_who_calls_them_positive_has_said_that_they_are(tmp_path: Path) -> 
         ("sentence1,sentence2,id", ["1", "2", "3"]),
     ],
 )
-def test_columns_that_judge_nothing_do_no_harm(header: str, cells: list[str], tmp_path: Path) -> None:
+def test_other_columns_are_ignored(header: str, cells: list[str], tmp_path: Path) -> None:
     assert list(read_nli(table(tmp_path, header, *(f",{cell}" for cell in cells)))) == ROWS
 
 
@@ -171,31 +176,31 @@ PAIR, TRIPLET = {"anchor": "a", "positive": "b"}, {"anchor": "a", "positive": "b
         ([TRIPLET, PAIR], "row 2: column 'negative' is missing"),
         ([PAIR, TRIPLET], "row 1: column 'negative' is missing"),
         ([TRIPLET] * 150 + [PAIR], "row 151: column 'negative' is missing"),
-        ([PAIR] * 150 + [TRIPLET], "row 151: here is a column 'negative'"),
+        ([PAIR] * 150 + [TRIPLET], "row 151: the column 'negative' first occurs here"),
         ([TRIPLET, {**PAIR, "negative": ""}], "row 2: column 'negative' is empty"),
-        ([("a b", "c"), ("a", "b", "c d"), ("a", "b c")], "row 2: 3 columns where 2 are expected"),
-        ([("a", "b", "c d"), ("a b", "c"), ("a", "b c", "d")], "row 2: 2 columns where 3 are expected"),
+        ([("a b", "c"), ("a", "b", "c d"), ("a", "b c")], "row 2: expected 2 columns, got 3"),
+        ([("a", "b", "c d"), ("a b", "c"), ("a", "b c", "d")], "row 2: expected 3 columns, got 2"),
     ],
 )
 def test_pairs_and_triplets_are_not_mixed(rows: list[Any], where: str) -> None:
-    with pytest.raises(DiffaugError, match=f"{where}.*; rows must be triplets throughout or pairs throughout"):
+    with pytest.raises(DiffaugError, match=f"{where}.*; all rows must be triplets, or all must be pairs"):
         read_nli(rows)
 
 
 def test_more_columns_that_come_late_are_noticed_when_bad_rows_are_skipped() -> None:
-    with pytest.raises(DiffaugError, match="pairs throughout"):
+    with pytest.raises(DiffaugError, match="all rows must be triplets"):
         read_nli([PAIR] * 150 + [TRIPLET] * 500, on_bad="skip")
     assert len(read_nli([PAIR] * 150 + [{**PAIR, "comment": "c"}])) == 151
 
 
 def test_empty_sentences(tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", "anchor,positive", "A dog.,A hound.", "A cat.,", "Tea.,Hot tea.")
-    with pytest.raises(DiffaugError, match=r"line 3: column 'positive' is empty; repair the line"):
+    with pytest.raises(DiffaugError, match=r"line 3: column 'positive' is empty; fix the line"):
         read_nli(path)
     assert len(read_nli(path, on_bad="skip")) == 2
 
 
-def test_what_check_says(tmp_path: Path) -> None:
+def test_check(tmp_path: Path) -> None:
     path = table(tmp_path, "query,answer")
     path.write_text(path.read_text("utf-8") + "Rain fell.,It rained.\nIt poured.,It rained.\nTea.,Tea.\n", "utf-8")
     report = check(path)
@@ -206,7 +211,7 @@ def test_what_check_says(tmp_path: Path) -> None:
         "6 usable",
         "1 rows repeat an earlier one",
         "1 anchors repeat an earlier one",
-        "2 positives repeat an earlier one: in one batch they are negatives of each other",
+        "2 positives repeat an earlier one; in one batch they are negatives of each other",
         "1 positives equal their anchor",
         f"--set data.nli={path}   stage 2 of simcse-sup and promptbert-sup, and of diffaug-sup with stage1=null",
     ):
@@ -223,22 +228,22 @@ def collator(tiny_bert: Path) -> Collator:
     return collator_for(embedder.encoder, embedder.tokenizer)
 
 
-def test_what_a_run_makes_of_them(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_examples_of_a_run(collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = table(tmp_path, "anchor,positive")
     path.write_text(path.read_text("utf-8") + ",".join(ROWS[0]) + "\n", "utf-8")
     corpus = Corpus(DataSettings(nli=str(path)), collator)
     with caplog.at_level(logging.INFO):
         examples = corpus.triplets()
-    assert "1 pairs occurred more than once and count once" in caplog.text
+    assert "removed 1 duplicate pairs" in caplog.text
     expected = [tuple(collator.ids(row)[0]) for row in ROWS]
     assert examples.rows(range(len(examples))) == expected
     assert len(corpus.nli_sentences()) == 6
     assert set(corpus.positives(10)) == set(ROWS)
-    with pytest.raises(DiffaugError, match=r"a\.csv holds pairs that belong together and no contradictions"):
+    with pytest.raises(DiffaugError, match=r"a\.csv holds positive pairs without contradictions"):
         corpus.nli_pairs()
 
 
-def test_few_of_them_lie_within_more(collator: Collator, tmp_path: Path) -> None:
+def test_draws_are_nested(collator: Collator, tmp_path: Path) -> None:
     lines = [f"A dog runs {i}.,An animal moves {i}." for i in range(40)]
     path = str(file(tmp_path, "a.csv", "anchor,positive", *lines))
     few, more = (Corpus(DataSettings(nli=path, labels=labels), collator).nli for labels in (5, 0.5))

@@ -22,12 +22,12 @@ from published_data import (
 )
 
 from diffaug.config import DataSettings, load_recipe
-from diffaug.data.cache import KeptData
+from diffaug.data.cache import DataCache
 from diffaug.data.check import check
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
 from diffaug.data.problems import ProblemCount
-from diffaug.data.readers import read_labelled_pairs, read_nli, read_scored_pairs, read_sentences
+from diffaug.data.read import read_labelled_pairs, read_nli, read_scored_pairs, read_sentences
 from diffaug.data.records import LabelledPairs, PositivePairs
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -51,7 +51,7 @@ def plain(pairs: PositivePairs | LabelledPairs) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", ["sts-dev.csv", "dev.tsv", "my dev pairs.txt", "sts-dev.csv.gz"])
-def test_sts_benchmark_is_known_by_its_content(name: str, tmp_path: Path) -> None:
+def test_sts_benchmark_is_recognised_by_its_content(name: str, tmp_path: Path) -> None:
     path = write_stsb(tmp_path / name)
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -90,7 +90,7 @@ def test_bad_rows_of_sts_benchmark_are_named_by_line(tmp_path: Path) -> None:
     assert len(read_scored_pairs(path, on_bad="skip")) == 80
 
 
-def test_the_name_of_sts_benchmark_alone_means_nothing(tmp_path: Path) -> None:
+def test_sts_benchmark_is_not_recognised_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "sts-dev.csv"
     path.write_text('sentence1,sentence2,score\n"One, two",Three,4.5\nFour,Five,1\n', "utf-8")
     assert list(read_scored_pairs(path)) == [("One, two", "Three", 4.5), ("Four", "Five", 1.0)]
@@ -113,12 +113,12 @@ def test_snli_and_multinli_as_published(
     path.write_bytes(gzip.compress(content) if ending.endswith(".gz") else content)
     with caplog.at_level(logging.WARNING, "diffaug.data"):
         assert plain(read_nli(path)) == with_gold(pairs)
-    counted = "left out 1 of 5 rows (1 without a gold label)" in caplog.text
+    counted = "skipped 1 of 5 rows (1 without a gold label)" in caplog.text
     assert counted == (name == "snli")
     report = check(path)
     assert report.usable
     assert "labelled pairs (by the columns sentence1, sentence2, gold_label)" in str(report)
-    rows = "4 usable, 1 left out (1 without a gold label)\n" if name == "snli" else "3 usable\n"
+    rows = "4 usable, 1 skipped (1 without a gold label)\n" if name == "snli" else "3 usable\n"
     assert rows in str(report)
 
 
@@ -128,7 +128,7 @@ def test_rows_of_the_text_form_may_lack_annotators_but_not_sentences(tmp_path: P
     path.write_text("\n".join([header, *(row.rstrip("\t") for row in rows)]), "utf-8")
     assert plain(read_nli(path)) == with_gold(SNLI)
     path.write_text("\n".join([header, rows[0].replace("A dog runs.", "A dog\truns.")]), "utf-8")
-    with pytest.raises(DiffaugError, match="line 2: 17 columns where 14 are expected; a sentence must not hold a tab"):
+    with pytest.raises(DiffaugError, match="line 2: expected 14 columns, got 17; a sentence must not contain a tab"):
         read_nli(path)
     path.write_text("\n".join([header, "\t".join(rows[0].split("\t")[:6])]), "utf-8")
     with pytest.raises(DiffaugError, match="line 2: column 'sentence2' is missing"):
@@ -136,7 +136,7 @@ def test_rows_of_the_text_form_may_lack_annotators_but_not_sentences(tmp_path: P
 
 
 @pytest.mark.parametrize("unknown", ["-", -1, "-1", -1.0])
-def test_rows_without_a_gold_label_are_no_bad_rows(unknown: object) -> None:
+def test_rows_without_a_gold_label_are_skipped(unknown: object) -> None:
     rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, unknown, 2)]
     problems = ProblemCount()
     assert len(read_labelled_pairs(rows, on_bad=problems)) == 2
@@ -145,7 +145,7 @@ def test_rows_without_a_gold_label_are_no_bad_rows(unknown: object) -> None:
     # Who gives it a meaning has said what it is.
     given = {0: "entailment", 2: "contradiction", str(unknown).removesuffix(".0"): "neutral"}
     assert len(read_labelled_pairs(rows, labels=given)) == 3
-    with pytest.raises(DiffaugError, match=r"holds no usable row \(2 without a gold label\)"):
+    with pytest.raises(DiffaugError, match=r"has no usable row \(2 without a gold label\)"):
         read_labelled_pairs(rows[1:2] * 2)
 
 
@@ -159,17 +159,17 @@ def test_data_sets_of_the_hub_and_their_files(tmp_path: Path, monkeypatch: pytes
     pytest.importorskip("pyarrow.parquet")
     data.to_parquet(tmp_path / "train.parquet")
     assert plain(read_nli(tmp_path / "train.parquet")) == with_gold(SNLI)
-    assert "4 usable, 1 left out (1 without a gold label)" in str(check(tmp_path / "train.parquet"))
+    assert "4 usable, 1 skipped (1 without a gold label)" in str(check(tmp_path / "train.parquet"))
     # With these names the numbers could be scores, if it were not for what -1 means.
     names = {"premise": "sentence1", "hypothesis": "sentence2"}
     renamed = [{names.get(key, key): value for key, value in row.items()} for row in rows]
     assert "looks like labelled pairs" in str(check(renamed))
 
 
-def test_all_nli_is_read_as_far_as_it_is_for_training(tmp_path: Path) -> None:
+def test_only_the_train_split_of_all_nli_is_read(tmp_path: Path) -> None:
     path = write_all_nli(tmp_path / "AllNLI.tsv.gz")
     assert plain(read_nli(path)) == with_gold(SNLI + MULTINLI)
-    assert "7 usable, 2 left out (2 not of the split train)" in str(check(path))
+    assert "7 usable, 2 skipped (2 not in split train)" in str(check(path))
     # A column of that name in a file of one's own says nothing.
     own = tmp_path / "own.tsv"
     own.write_text("split\tpremise\thypothesis\tlabel\nfirst\ta\tb\tentailment\nhalf\ta\tc\tneutral\n", "utf-8")
@@ -182,7 +182,7 @@ def test_stsbenchmark_with_all_splits(collator: Collator, tmp_path: Path) -> Non
         lines += [f"{split}\tnews\tx\t2013\t1\t{score}\tOne {score}.\tTwo." for score in scores]
     path = tmp_path / "stsbenchmark.tsv"
     path.write_text("\n".join(lines), "utf-8")
-    corpus = Corpus(DataSettings(dev=str(path), test=str(path)), collator, kept=KeptData())
+    corpus = Corpus(DataSettings(dev=str(path), test=str(path)), collator, cache=DataCache())
     dev, test = corpus.dev(), corpus.test()
     assert dev is not None
     assert test is not None
@@ -197,20 +197,20 @@ def test_several_files_are_joined(collator: Collator, tmp_path: Path) -> None:
     multinli.write_text(nli_text("multinli", MULTINLI), "utf-8")
     recipe = load_recipe("diffaug-sup", [f"data.nli=[{snli}, {multinli}]"])
     check_start(recipe, tmp_path / "run", resume=False)
-    kept = KeptData()
-    corpus = Corpus(recipe.data, collator, kept=kept)
+    cache = DataCache()
+    corpus = Corpus(recipe.data, collator, cache=cache)
     assert plain(corpus.nli) == with_gold(SNLI + MULTINLI)
     # A premise meets its contradiction from another file.
     assert len(corpus.triplets()) == 3
-    assert Corpus(recipe.data, collator, kept=kept).nli is corpus.nli
-    single = Corpus(DataSettings(nli=str(snli)), collator, kept=kept)
+    assert Corpus(recipe.data, collator, cache=cache).nli is corpus.nli
+    single = Corpus(DataSettings(nli=str(snli)), collator, cache=cache)
     assert plain(single.nli) == with_gold(SNLI)
     assert len(single.triplets()) == 1
     multinli.write_text(nli_text("multinli", MULTINLI[:1]), "utf-8")
-    assert len(Corpus(recipe.data, collator, kept=kept).nli) == 5
+    assert len(Corpus(recipe.data, collator, cache=cache).nli) == 5
 
 
-def test_columns_and_labels_are_said_for_all_joined_files(collator: Collator, tmp_path: Path) -> None:
+def test_columns_and_labels_apply_to_all_files(collator: Collator, tmp_path: Path) -> None:
     files = []
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(f"x,y,z\nOne {name},Two,same\nOne {name},Three,other\n", "utf-8")
@@ -235,7 +235,7 @@ def test_files_of_different_kinds_are_not_joined(collator: Collator, tmp_path: P
         check_start(load_recipe("diffaug-sup", [f"data.nli=[{pairs}, none.csv]"]), tmp_path / "run", resume=False)
 
 
-def test_empty_lines_of_raw_text_are_left_out_and_counted(
+def test_empty_lines_of_plain_text_are_skipped_and_counted(
     collator: Collator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a.txt", "b.txt"):
@@ -243,9 +243,9 @@ def test_empty_lines_of_raw_text_are_left_out_and_counted(
     problems = ProblemCount()
     with caplog.at_level(logging.WARNING, "diffaug.data"):
         assert read_sentences(tmp_path / "a.txt") == ["One a.txt.", "Two a.txt."]
-        assert "left out 2 of 4 rows (2 empty line)" in caplog.text
+        assert "skipped 2 of 4 rows (2 empty line)" in caplog.text
         assert len(read_sentences(tmp_path / "a.txt", on_bad=problems)) == 2
     assert not problems
-    assert "2 usable, 2 left out (2 empty line)" in str(check(tmp_path / "a.txt"))
+    assert "2 usable, 2 skipped (2 empty line)" in str(check(tmp_path / "a.txt"))
     corpus = Corpus(DataSettings(unlabelled=[str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]), collator)
     assert len(corpus.sentences()) == 4

@@ -18,7 +18,7 @@ def labelled(*rows: tuple[str, str, Label]) -> LabelledPairs:
 
 
 def test_columns_have_one_length() -> None:
-    with pytest.raises(DiffaugError, match="columns of different length"):
+    with pytest.raises(DiffaugError, match="must have the same length"):
         Triplets(["a"], ["b"], [])
 
 

@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from diffaug.data.readers import read_scored_pairs, read_sentences, read_triplets
+from diffaug.data.read import read_scored_pairs, read_sentences, read_triplets
 from diffaug.data.records import ScoredPairs, Triplets
-from diffaug.data.sample import SAMPLE_FILES, SAMPLE_FOLDER, sample_path
+from diffaug.data.table import SAMPLE_FILES, SAMPLE_FOLDER, source_path
 from diffaug.errors import DiffaugError
 
 
@@ -84,7 +84,9 @@ def test_shared_words_do_not_give_the_label_away(triplets: Triplets) -> None:
 
 def test_sample_sources() -> None:
     for name, path in SAMPLE_FILES.items():
-        assert sample_path(name) == path
+        assert source_path(f"sample:{name}") == path
         assert path.is_file()
-    with pytest.raises(DiffaugError, match="there is no sample data 'dog'; there are sentences, triplets, dev, test"):
+    with pytest.raises(
+        DiffaugError, match="there is no sample data 'dog'; choose one of sentences, triplets, dev, test"
+    ):
         read_sentences("sample:dog")

@@ -1,14 +1,19 @@
-"""Few-label draws: the right number, nested, in order, and the same for ever."""
+"""Draws of few labels (nested, reproducible), and the order of batches (from seed and step, split over processes)."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from diffaug.data.collate import Collator
 from diffaug.data.records import Triplets
-from diffaug.data.sampling import draw, draw_indices
+from diffaug.data.sampling import Examples, Stream, draw, draw_indices
+from diffaug.data.tokens import TokenStore
 from diffaug.errors import DiffaugError
+from diffaug.models.backbone import load_tokenizer
+from diffaug.models.config import ModelConfig
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -61,9 +66,9 @@ def test_draw_keeps_rows_together() -> None:
     [
         ({}, "either a fraction or a count"),
         ({"fraction": 0.1, "count": 3}, "either a fraction or a count"),
-        ({"fraction": 0.0}, "above 0 and at most 1, not 0.0"),
-        ({"fraction": 1.5}, "above 0 and at most 1, not 1.5"),
-        ({"fraction": float("nan")}, "above 0 and at most 1, not nan"),
+        ({"fraction": 0.0}, "above 0 and at most 1, got 0.0"),
+        ({"fraction": 1.5}, "above 0 and at most 1, got 1.5"),
+        ({"fraction": float("nan")}, "above 0 and at most 1, got nan"),
         ({"count": 0}, "cannot draw 0 rows out of 10"),
         ({"count": 11}, "cannot draw 11 rows out of 10"),
     ],
@@ -73,3 +78,41 @@ def test_impossible_draws(arguments: dict[str, float], message: str) -> None:
         draw_indices(10, seed=0, **arguments)  # type: ignore[arg-type]
     with pytest.raises(DiffaugError, match="no rows to draw from"):
         draw_indices(0, seed=0, fraction=0.5)
+
+
+@pytest.fixture
+def examples(tiny_bert: Path) -> Examples:
+    collator = Collator(load_tokenizer(str(tiny_bert)), ModelConfig(), positions=128, max_length=5)
+    words = ["a", "dog", "runs", "through", "the", "park", "today"]
+    sentences = [" ".join(words[: 1 + i % 7]) + f" {i}" for i in range(23)]
+    return Examples((TokenStore(collator).column(sentences),), labels=tuple(range(23)))
+
+
+def test_an_epoch_has_every_example_once_and_the_next_another_order(examples: Examples) -> None:
+    stream = Stream(examples, batch_size=5, seed=3)
+    assert stream.batches_per_epoch == 4
+    epochs = [[label for i in range(4) for label in stream.batch(4 * e + i).labels or []] for e in range(3)]
+    for epoch in epochs:
+        assert len(set(epoch)) == len(epoch) == 20
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_the_order_depends_on_seed_and_step_alone(examples: Examples) -> None:
+    first, second = Stream(examples, 5, seed=3), Stream(examples, 5, seed=3)
+    later = second.batch(9)
+    assert [first.batch(i) for i in (0, 4, 9)][2] == later
+    assert Stream(examples, 5, seed=4).batch(0) != first.batch(0)
+
+
+def test_processes_share_a_batch(examples: Examples) -> None:
+    whole = Stream(examples, 6, seed=0).batch(2)
+    shares = [Stream(examples, 6, seed=0, rank=rank, world=3).batch(2) for rank in range(3)]
+    assert [label for share in shares for label in share.labels or []] == whole.labels
+    assert [example for share in shares for example in share.examples] == whole.examples
+
+
+def test_small_data_makes_small_batches_and_too_small_an_error(examples: Examples) -> None:
+    assert Stream(examples, 1000, seed=0).batch_size == 23
+    assert Stream(examples, 1000, seed=0, rank=0, world=2).batch_size == 22
+    with pytest.raises(DiffaugError, match="too few for a batch"):
+        Stream(examples, 1, seed=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +90,7 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from evaluation.made_up import few_folds
 
     from diffaug.config import Recipe, load_recipe
-    from diffaug.data import sources
+    from diffaug.data.public import store
     from diffaug.training import run
 
     train: Callable[..., Any] = run.train
@@ -98,7 +99,10 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return train(shorten(load_recipe(recipe) if isinstance(recipe, str) else recipe), *args, **options)
 
     monkeypatch.setattr(run, "train", train_shortly)
-    monkeypatch.setattr(sources, "get", lambda source, folder, **options: folder / source.name)
+    # The workers of a grid inherit this.
+    monkeypatch.setattr("diffaug.experiments.worker.train", train_shortly)
+    monkeypatch.setattr("diffaug.experiments.executor._PROCESSES", multiprocessing.get_context("fork"))
+    monkeypatch.setattr(store, "get", lambda source, folder, **options: folder / source.name)
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("diffaug.hub.push.HfApi", NoHub)
     monkeypatch.setattr("diffaug.hub.push.get_token", lambda: "a token")

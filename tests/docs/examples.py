@@ -22,6 +22,8 @@ from code_blocks import ROOT, Block, shell_commands, transcript
 
 from diffaug import cli
 from diffaug.config import load_recipe
+from diffaug.config.typed import build
+from diffaug.experiments.spec import GridSpec
 
 # Programs of a system that examples may use to prepare files.
 TOOLS = {"cat", "cut", "head", "ls", "tail", "tr"}
@@ -90,6 +92,8 @@ def run_command(words: list[str]) -> str:
                 raise ExampleError(f"there is no target {target} in the Makefile")
         case ["pip", "install", package]:
             check_package(package)
+        case ["python", "-m", module, *arguments] if module.startswith("diffaug."):
+            check_script(ROOT / "src" / f"{module.replace('.', '/')}.py", arguments)
         case ["python", script, *arguments]:
             check_script(ROOT / script, arguments)
         case ["pytest", path, *_]:
@@ -122,7 +126,10 @@ def run_cli(arguments: list[str]) -> str:
 
 
 def check_recipe(text: str) -> None:
-    """A whole recipe, or settings that change one."""
+    """A whole recipe, or settings that change one; with rows, the specification of a grid."""
+    if "rows" in yaml.safe_load(text):
+        build(GridSpec, yaml.safe_load(text), "the page")
+        return
     if not {"method", "extends"} & set(yaml.safe_load(text)):
         text = f"extends: diffaug-sup\n{text}"
     file = Path("recipe-of-the-page.yaml")

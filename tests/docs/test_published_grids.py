@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.kept_fixtures import check_file
 from code_blocks import ROOT
-from page_tables import filled, pages
+from experiments.published_fixtures import check_file
+
+from diffaug.experiments.publish import filled, pages
 
 KEPT = sorted((ROOT / "benchmarks" / "results").glob("reproduce-*.json"))
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages(ROOT), ids=lambda page: page.name)
 def test_tables_are_those_of_the_kept_grids(page: Path) -> None:
-    assert page.read_text("utf-8") == filled(page), "run python benchmarks/page_tables.py"
+    assert page.read_text("utf-8") == filled(page, ROOT), "run python -m diffaug.experiments.publish --docs"
 
 
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name)

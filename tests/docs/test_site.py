@@ -79,7 +79,7 @@ def test_no_page_names_a_recipe_that_is_not_there(models: dict[str, Path]) -> No
 
 def test_the_settings_of_the_released_script_are_those_of_the_budget() -> None:
     """docs/bert-base.md spells them out for a single run."""
-    from diffaug.reproduce.budget import load_budget
+    from diffaug.experiments.budget import load_budget
 
     (command,) = re.findall(
         r"^diffaug train (?:.*\\\n)*.*", (ROOT / "docs/bert-base.md").read_text("utf-8"), re.MULTILINE

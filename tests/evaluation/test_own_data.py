@@ -116,9 +116,9 @@ def test_queries_without_a_relevant_document_are_counted() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"queries": {}, "corpus": {}}, "lacks relevant"),
-        ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": ["b"]}}, "names the document 'b'"),
-        ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"2": ["a"]}}, "names the query '2'"),
+        ({"queries": {}, "corpus": {}}, "missing: relevant"),
+        ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": ["b"]}}, "refers to the unknown document 'b'"),
+        ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"2": ["a"]}}, "refers to the unknown query '2'"),
         ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": []}}, "no query has a relevant document"),
         ({"queries": ["x"], "corpus": {"a": "y"}, "relevant": {}}, "queries must map an id to a text"),
     ],
@@ -137,8 +137,8 @@ def test_bad_retrieval_files_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DiffaugError, match=r"queries\.jsonl, line 2"):
         read_retrieval(folder)
     (folder / "corpus.jsonl").unlink()
-    with pytest.raises(DiffaugError, match=r"there is no .*corpus\.jsonl"):
+    with pytest.raises(DiffaugError, match=r"corpus\.jsonl does not exist"):
         read_retrieval(folder)
     (tmp_path / "pairs.csv").write_text("first,second\na,b\n")
-    with pytest.raises(DiffaugError, match="needs a column query and a column document; there are: first, second"):
+    with pytest.raises(DiffaugError, match="needs the columns query and document, found: first, second"):
         read_retrieval(tmp_path / "pairs.csv")

@@ -99,10 +99,10 @@ def test_quotation_marks_and_strange_characters_are_text(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("one", "message"),
     [
-        ("1\ta\tb\n2\tc\td\n", "STS77.one.tsv holds 2 rows, but STS77 one has 3"),
-        ("1\ta\tb\n" * 4, "STS77.one.tsv holds 4 rows"),
-        ("1\ta\tb\n1\ta\n1\ta\tb\n", "STS77.one.tsv, line 2: 2 columns instead of 3"),
-        ("1\ta\tb\n1\ta\tb\tc\n1\ta\tb\n", "STS77.one.tsv, line 2: 4 columns instead of 3"),
+        ("1\ta\tb\n2\tc\td\n", "STS77.one.tsv: found 2 rows, but STS77 one has 3"),
+        ("1\ta\tb\n" * 4, "STS77.one.tsv: found 4 rows"),
+        ("1\ta\tb\n1\ta\n1\ta\tb\n", "STS77.one.tsv, line 2: expected 3 columns, found 2"),
+        ("1\ta\tb\n1\ta\tb\tc\n1\ta\tb\n", "STS77.one.tsv, line 2: expected 3 columns, found 4"),
         ("1\ta\tb\nx\ta\tb\n1\ta\tb\n", "STS77.one.tsv, line 2: the score 'x' is not a number"),
     ],
 )
@@ -114,7 +114,7 @@ def test_damaged_files_are_named(one: str, message: str, tmp_path: Path) -> None
 def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
     write_small(tmp_path, "")
     (tmp_path / "STS77.one.tsv").write_bytes(b"1\ta\tb\n1\tcaf\xe9\tb\n")
-    with pytest.raises(DiffaugError, match=r"STS77\.one\.tsv, line 2: not utf-8"):
+    with pytest.raises(DiffaugError, match=r"STS77\.one\.tsv, line 2: byte 6 \(0xe9\) is not UTF-8"):
         load(SMALL, tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_hub_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     details = task.score(_embeddings(task)).details
     assert "mean" not in details, "a source without sub-tasks has no mean over them"
     rows.pop()
-    with pytest.raises(DiffaugError, match=r"mteb/sts13-sts \(test\) holds 1,499 rows, but STS13 has 1,500"):
+    with pytest.raises(DiffaugError, match=r"mteb/sts13-sts \(test\): found 1,499 rows, but STS13 has 1,500"):
         load_sts_from_hub(spec)
 
 
@@ -235,5 +235,5 @@ def test_tasks_are_chosen_by_any_spelling(words: str, expected: list[str]) -> No
 
 
 def test_an_unknown_task_is_an_error_with_the_nearest_name() -> None:
-    with pytest.raises(DiffaugError, match=r"no task 'STS17'; did you mean STS1\d\?"):
+    with pytest.raises(DiffaugError, match=r"unknown task 'STS17'; did you mean STS1\d\?"):
         choose_tasks("STS17")

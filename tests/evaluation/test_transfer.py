@@ -73,7 +73,7 @@ def test_a_cut_file_is_an_error_that_names_it(name: str, tmp_path: Path) -> None
     write_transfer(tmp_path, spec)
     path = next(tmp_path.rglob(spec.files[1].name))
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:20]))
-    with pytest.raises(DiffaugError, match=f"{spec.files[1].name}.* holds .* rows, but {name}.* has "):
+    with pytest.raises(DiffaugError, match=f"{spec.files[1].name}.*: found .* rows, but {name}.* has "):
         load(name, tmp_path)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import yaml
 from scipy.stats import spearmanr
 
-from diffaug.reproduce.cell import Cell, Result
-from diffaug.reproduce.grid import DEV, Grid, write_result
+from diffaug.experiments.grid import Grid, write_result
+from diffaug.experiments.results import DEV, Cell, Result
 
 # What a page must not be led astray by.
 NASTY = "</script><script>window.broken = true</script><b>bold</b> & \u2028 'quotes' \"more\""

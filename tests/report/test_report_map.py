@@ -9,7 +9,7 @@ import pytest
 
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
-from diffaug.report.embeddings import choose_pairs, neighbours, project, turned
+from diffaug.report.embeddings import align, choose_pairs, neighbours, project
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_turned_and_mirrored_map_is_turned_back(vectors: np.ndarray) -> None:
     flat = project(vectors, "pca")[0]
     angle = 1.1
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ np.diag([1, -1])
-    np.testing.assert_allclose(turned(flat @ turn, flat), flat, atol=1e-9)
+    np.testing.assert_allclose(align(flat @ turn, flat), flat, atol=1e-9)
 
 
 def test_equal_vectors_have_a_map(vectors: np.ndarray) -> None:

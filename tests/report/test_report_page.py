@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from report.made_runs import NASTY, write_grid, write_run
 
+from diffaug.experiments.grid import Grid, write_result
+from diffaug.experiments.results import DEV, Cell, Result
 from diffaug.report import build
 from diffaug.report.grids import read_grid
-from diffaug.reproduce.cell import Cell, Result
-from diffaug.reproduce.grid import DEV, Grid, write_result
 
 
 class Parsed(HTMLParser):
@@ -86,8 +86,24 @@ def test_the_page_is_one_file_that_fetches_nothing(page: Parsed) -> None:
 def test_a_sentence_with_markup_stays_a_sentence(page: Parsed) -> None:
     assert len(page.scripts) == 2
     assert NASTY in page.data["sentences"]
+    assert not set("<>&") & set(page.scripts[0])
     assert "window.broken" not in page.scripts[1]
     assert "<b>bold</b>" not in page.source
+
+
+def test_names_with_markup_stay_text_and_nan_becomes_null(tmp_path: Path) -> None:
+    name = '"><script>window.broken = 1</script>'.replace("/", "-")
+    run = write_run(tmp_path / "runs" / name, note=NASTY)
+    write_run(tmp_path / "runs" / "other", note="plain")
+    summary = json.loads((run / "summary.json").read_text())
+    summary["scores"]["dev"] = float("nan")
+    (run / "summary.json").write_text(json.dumps(summary))
+    (run / "metrics.jsonl").write_text('{"stage": 2, "step": 1, "dev": NaN}\n')
+    page = Parsed(build(tmp_path / "runs", tmp_path / "r.html"))
+    assert len(page.scripts) == 2
+    assert page.row(name)[1] == "–"
+    assert any(NASTY in row for row in page.rows)
+    assert "NaN" not in page.scripts[0]
 
 
 def test_heading_says_what_was_run(page: Parsed) -> None:
@@ -186,8 +202,8 @@ def test_why_there_is_no_map_is_said(trained: Path, tmp_path: Path) -> None:
     def why(folder: Path, **options: Any) -> str:
         return str(Parsed(build(folder, tmp_path / "r.html", device="cpu", **options)).data["no_map"])
 
-    assert "was not asked for" in why(trained, projection=None)
-    assert "none of these has one in its folder best/" in why(write_run(tmp_path / "a" / "run").parent)
+    assert "turned off with --map none" in why(trained, projection=None)
+    assert "no run has one in its folder best/" in why(write_run(tmp_path / "a" / "run").parent)
     assert Parsed(build(trained, tmp_path / "r.html", device="cpu")).data["no_map"] is None
 
 
@@ -216,7 +232,7 @@ def test_a_single_run_is_its_own_report(tmp_path: Path) -> None:
     write_run(tmp_path / "my-run")
     page = Parsed(build(tmp_path / "my-run", tmp_path / "r.html"))
     assert "my-run" in page.text
-    assert "Where the runs differ" not in page.text
+    assert "Settings that differ" not in page.text
     assert page.data["map"] is None
 
 

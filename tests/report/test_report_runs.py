@@ -10,12 +10,12 @@ from report.made_runs import write_grid, write_run
 
 from diffaug.cli.report import report
 from diffaug.errors import DiffaugError
+from diffaug.experiments.grid import Grid, write_result
+from diffaug.experiments.results import DEV, Cell, Result
 from diffaug.report import build
 from diffaug.report.colours import COLOURS, FAMILIES, assign
 from diffaug.report.grids import read_grid
-from diffaug.report.runs import Run, failure_words, find_folders, read_run
-from diffaug.reproduce.cell import Cell, Result
-from diffaug.reproduce.grid import DEV, Grid, write_result
+from diffaug.report.runs import Run, failure_message, find_folders, read_run
 
 
 def test_runs_are_found_at_any_depth_in_the_order_people_count(tmp_path: Path) -> None:
@@ -51,22 +51,22 @@ def test_a_run_that_goes_on_may_have_half_a_line(tmp_path: Path) -> None:
     run = read_run(folder, "a")
     assert (run.state, run.detail) == ("unfinished", "stage 2, step 20, can be resumed")
     (folder / "metrics.jsonl").unlink()
-    assert read_run(folder, "a").detail == "nothing measured yet, can be resumed"
+    assert read_run(folder, "a").detail == "nothing logged yet, can be resumed"
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
     (tmp_path / "failure.txt").write_text("the disk is full\n\nTraceback (most recent call last):\n  ...\nOSError\n")
     run = read_run(tmp_path, "a")
     assert (run.state, run.detail) == ("failed", "the disk is full")
-    assert failure_words("Traceback (most recent call last):\n  x\nValueError: no\n") == "ValueError: no"
-    assert failure_words("\n") == "for a reason that was not written down"
+    assert failure_message("Traceback (most recent call last):\n  x\nValueError: no\n") == "ValueError: no"
+    assert failure_message("\n") == "unknown error"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("recipe.yaml", "a: [", "recipe.yaml is not valid YAML"),
-        ("recipe.yaml", "just text", "recipe.yaml holds no settings"),
+        ("recipe.yaml", "just text", "recipe.yaml contains no settings"),
         ("summary.json", "{", "summary.json is not valid JSON"),
         ("metrics.jsonl", "nonsense\n{}\n", "metrics.jsonl, line 1"),
     ],
@@ -143,11 +143,11 @@ def test_of_many_rows_the_method_and_the_best_baselines_are_shown(tmp_path: Path
 def test_a_run_of_another_grid_says_so(tmp_path: Path) -> None:
     grid = write_grid(tmp_path / "grid")
     (grid.folder_of(grid.cells[0]) / "taken-over.txt").write_text("/some/where/main/cells/simcse-sup\n", "utf-8")
-    assert [run.detail for run in read_grid(grid.folder).runs[:2]] == ["taken over from main", ""]
+    assert [run.detail for run in read_grid(grid.folder).runs[:2]] == ["copied from main", ""]
 
 
 def test_colours_are_those_of_the_figures() -> None:
-    from diffaug.reproduce.figures import style
+    from diffaug.experiments.figures import style
 
     assert tuple(style._FAMILIES) == FAMILIES
 
@@ -155,7 +155,7 @@ def test_colours_are_those_of_the_figures() -> None:
 def test_no_runs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DiffaugError, match="there are no runs in"):
         build(tmp_path, tmp_path / "report.html")
-    with pytest.raises(DiffaugError, match="is not there; give a folder"):
+    with pytest.raises(DiffaugError, match="does not exist; give a folder"):
         build(tmp_path / "nowhere", tmp_path / "report.html")
     with pytest.raises(DiffaugError, match="is a folder; name the file"):
         build(tmp_path, tmp_path)

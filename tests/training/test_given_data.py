@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from diffaug import Embedder, evaluate
 from diffaug.config import Recipe
-from diffaug.data.readers import read_scored_pairs, read_sentences, read_triplets
+from diffaug.data.read import read_scored_pairs, read_sentences, read_triplets
 from diffaug.errors import DiffaugError
 from diffaug.training.run import train
 

@@ -147,10 +147,11 @@ def test_killed_at_random_moments(recipe: Recipe, reference: Path, tmp_path: Pat
         time.sleep(rng.uniform(0.1, 0.6) * whole)
         child.kill()
         child.join()
-        if child.exitcode == -signal.SIGKILL:
+        finished = (folder / "summary.json").exists()  # then it may have been killed on its way out
+        if child.exitcode == -signal.SIGKILL and not finished:
             kills += 1
             continue
-        assert child.exitcode == 0
+        assert finished
         if kills > 1:
             break
         # It was hardly disturbed, since it took far less time than the reference did: once more, and sooner.
@@ -241,16 +242,16 @@ def test_of_two_that_begin_together_one_is_refused(
     """Both find the folder free; one begins, or even ends, before the other gets any further."""
     from diffaug.training import preflight
 
-    folder, alone = tmp_path / "one", preflight.alone
+    folder, exclusive_lock = tmp_path / "one", preflight.exclusive_lock
     outcomes: list[Any] = []
 
     def late(*arguments: Any) -> Any:
         if not outcomes:
             outcomes.append(None)
             outcomes.append(train(recipe, folder, quiet=True))
-        return alone(*arguments)
+        return exclusive_lock(*arguments)
 
-    monkeypatch.setattr(preflight, "alone", late)
+    monkeypatch.setattr(preflight, "exclusive_lock", late)
     with pytest.raises(DiffaugError, match="holds something already"):
         train(recipe, folder, quiet=True)
     assert outcomes[1].model == folder / "best"

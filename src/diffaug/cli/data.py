@@ -1,14 +1,18 @@
-"""`diffaug data`: look at data before training on it."""
+"""`diffaug data`: check data before training, and download public data."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from diffaug.cli import sources
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.errors import DiffaugError
+from diffaug.models.views.synonym import GET_WORDNET
 
 _KINDS = {
     "sentences": "SENTENCES",
@@ -17,14 +21,24 @@ _KINDS = {
     "scored": "SCORED_PAIRS",
     "positive": "POSITIVE_PAIRS",
 }
-
-data_app = typer.Typer(help="Look at data and get it.", no_args_is_help=True)
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="DIR",
+        help="The data folder; by default $DIFFAUG_DATA or ~/.cache/diffaug/data.",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add this group of commands to ``app``."""
+    data_app = typer.Typer(help="Check your own data and download public data.", no_args_is_help=True)
     data_app.command()(check)
-    sources.register(data_app)
+    data_app.command("ls")(list_datasets)
+    data_app.command()(get)
+    data_app.command()(status)
     app.add_typer(data_app, name="data")
 
 
@@ -34,16 +48,101 @@ def check(
     ],
     column: Columns = None,
     kind: Annotated[
-        str | None, typer.Option(help=f"What it should be: {', '.join(_KINDS)}; left out, it is recognised.")
+        str | None, typer.Option(help=f"The expected kind: {', '.join(_KINDS)}; default: recognised.")
     ] = None,
 ) -> None:
-    """Explain what a file holds and what it can be used for. The exit code is 1 if it cannot be used."""
+    """Show what a file contains and what it can be used for. The exit code is 1 if it cannot be used."""
     from diffaug.data.check import check as check_data
-    from diffaug.data.layout import Kind
+    from diffaug.data.columns import Kind
 
     if kind is not None and kind not in _KINDS:
-        raise DiffaugError(f"there is no kind {kind!r}; there are {', '.join(_KINDS)}")
+        raise DiffaugError(f"--kind must be one of {', '.join(_KINDS)}, got {kind!r}")
     report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]])
     typer.echo(str(report))
     if not report.usable:
         raise typer.Exit(1)
+
+
+def list_datasets() -> None:
+    """List the public data sets that can be downloaded."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from diffaug.data.public.catalogue import DATASETS
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("name", "what", "rows", "checksum", "licence"):
+        table.add_column(column, justify="right" if column == "rows" else "left")
+    for dataset in DATASETS:
+        rows = " + ".join(f"{file.rows:,}" for file in dataset.files if file.rows is not None)
+        known = "known" if all(file.sha256 for file in dataset.files) else ""
+        table.add_row(dataset.name, dataset.what, rows, known, dataset.licence)
+    # A file or a pipe has no width to fit.
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    typer.echo(f"WordNet, for synonym replacement, has its own downloader: {GET_WORDNET}")
+
+
+def get(
+    names: Annotated[list[str], typer.Argument(help="Names from 'diffaug data ls'.")],
+    to: Folder = None,
+    local: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            help="Copy this file, or the folder with the files, instead of downloading.",
+            show_default=False,
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Download even if the data is there and complete.")] = False,
+) -> None:
+    """Download public data and check it. An interrupted download is resumed."""
+    from diffaug.data.public import store
+
+    if local is not None and len(names) != 1:
+        raise DiffaugError("--from needs exactly one name")
+    if "wordnet" in names:
+        raise DiffaugError(f"WordNet has its own downloader: run {GET_WORDNET}")
+    folder = to or store.data_folder()
+    for dataset in [store.find_dataset(name) for name in names]:
+        with _progress() as advance:
+            home = store.get(dataset, folder, local=local, again=again, advance=advance)
+        typer.echo(f"{dataset.name} is in {home}")
+
+
+def status(to: Folder = None) -> None:
+    """Show which public data sets are there and complete. The exit code is 1 if one is damaged."""
+    from diffaug.data.public import store
+
+    folder = to or store.data_folder()
+    typer.echo(f"data folder: {folder}")
+    damaged = False
+    for dataset in store.DATASETS:
+        found = store.status(dataset, folder)
+        damaged |= found.state == "damaged"
+        typer.echo(f"{dataset.name:12} {found.state}" + (f": {found.detail}" if found.detail else ""))
+    if damaged:
+        typer.echo("download damaged data again: diffaug data get NAME --again")
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A progress bar for each file on a terminal; nothing in a log."""
+    if not sys.stderr.isatty():
+        yield lambda name, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def advance(name: str, done: int, total: int | None) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name)
+            progress.update(bars[name], completed=done, total=total)
+
+        yield advance

@@ -1,4 +1,4 @@
-"""What several runs of one process need only once: files that were read, sentences that were tokenised."""
+"""Data that several runs in one process read or tokenise only once."""
 
 from __future__ import annotations
 
@@ -7,50 +7,46 @@ from pathlib import Path
 from typing import TypeVar
 
 from diffaug.data.collate import Collator
-from diffaug.data.formats import HUB_PREFIX
-from diffaug.data.given import Given
-from diffaug.data.layout import Columns
+from diffaug.data.columns import Columns
 from diffaug.data.problems import OnBad
-from diffaug.data.sample import SAMPLE_PREFIX, sample_path
-from diffaug.data.shared import SharedTokens
-from diffaug.data.streams import TokenBank
+from diffaug.data.table import HUB_PREFIX, InMemoryRows, source_path
+from diffaug.data.tokens import TokenCache, TokenStore
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
-class KeptData:
-    """Keeps everything that it is asked to make, for as long as it lives.
+class DataCache:
+    """An in-memory cache without eviction.
 
-    A file that has changed since is read again. Sentences are recognised by their text: a run that draws other labels
-    of the same file finds them tokenised, as long as its model reads sentences the same way.
+    A file that has changed is read again. Sentences are cached by their text, so a run with another draw of the same
+    file finds them tokenised, if its model tokenises sentences the same way.
 
     Args:
-        shared: a folder for word pieces that other processes can use as well.
+        folder: for tokenised sentences that other processes use as well.
     """
 
-    def __init__(self, shared: Path | None = None) -> None:
-        self._shared = None if shared is None else SharedTokens(shared)
-        self._made: dict[Hashable, object] = {}
+    def __init__(self, folder: Path | None = None) -> None:
+        self._token_cache = None if folder is None else TokenCache(folder)
+        self._values: dict[Hashable, object] = {}
 
-    def once(self, key: Hashable | None, make: Callable[[], Made]) -> Made:
-        """What ``make`` returned when this key was first asked for; without a key, what it returns now."""
+    def once(self, key: Hashable | None, make: Callable[[], Value]) -> Value:
+        """The cached value of ``key``; ``make`` is called if there is none, or if ``key`` is None."""
         if key is None:
             return make()
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]  # type: ignore[return-value] # a key belongs to one kind of thing
+        if key not in self._values:
+            self._values[key] = make()
+        return self._values[key]  # type: ignore[return-value] # each key belongs to one type
 
-    def tokens(self, collator: Collator) -> TokenBank:
-        """The word pieces of all sentences read so far in the way of this collator."""
-        return self.once(("tokens", collator.reading), lambda: TokenBank(collator, self._shared))
+    def tokens(self, collator: Collator) -> TokenStore:
+        """The tokenised sentences of all collators that tokenise like this one."""
+        return self.once(("tokens", collator.cache_key), lambda: TokenStore(collator, self._token_cache))
 
 
-def file_key(source: str | Given | Sequence[str | Given], columns: Columns | None, on_bad: OnBad) -> Hashable | None:
-    """By what a source that was read is known again; None for one that must be read anew: rows, or a missing file.
-
-    Of several sources that are joined, the keys of all.
-    """
-    if isinstance(source, Given):
+def file_key(
+    source: str | InMemoryRows | Sequence[str | InMemoryRows], columns: Columns | None, on_bad: OnBad
+) -> Hashable | None:
+    """The cache key of a source, or of a list of sources; None if one must not be cached: rows, or a missing file."""
+    if isinstance(source, InMemoryRows):
         return None
     if not isinstance(source, str):
         keys = tuple(file_key(one, columns, on_bad) for one in source)
@@ -58,10 +54,9 @@ def file_key(source: str | Given | Sequence[str | Given], columns: Columns | Non
     how = (tuple(sorted(columns.items())) if columns else None, on_bad)
     if source.startswith(HUB_PREFIX):
         return source, how
-    sample = source.startswith(SAMPLE_PREFIX)
+    path = source_path(source)
     try:
-        path = sample_path(source.removeprefix(SAMPLE_PREFIX)) if sample else Path(source).expanduser()
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return str(path.resolve()), found.st_mtime_ns, found.st_size, how
+    return str(path.resolve()), stat.st_mtime_ns, stat.st_size, how

@@ -1,274 +1,230 @@
-"""`diffaug data check`: what a file holds, in plain words, and what it can be used for."""
+"""`diffaug data check`: what a file holds, and what it can be used for."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from diffaug.data import readers
-from diffaug.data.formats import Source
+from diffaug.data.columns import Columns, Kind, Layout, find_layout, recognise
 from diffaug.data.labels import Label
-from diffaug.data.layout import Columns, Kind, Layout
-from diffaug.data.problems import ProblemCount, Reporter, quoted
-from diffaug.data.published import split_column
-from diffaug.data.recognise import Recognised, recognise
+from diffaug.data.problems import ProblemCount, quoted
+from diffaug.data.read import open_source, read_table
 from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets, triplets_from_pairs
-from diffaug.data.tables import Table
+from diffaug.data.table import Source, Table, split_index
 from diffaug.errors import DiffaugError
 
-# The length at which the methods cut sentences unless a recipe says otherwise.
-_USUAL_PIECES = 32
-# More sentences than this are not tokenised: the share would not change.
+# The maximum length of a sentence unless a recipe sets another one.
+_USUAL_TOKENS = 32
+# Of more sentences than this, a sample is tokenised.
 _TOKENISED = 20_000
 _TOKENIZER = Path(__file__).parent.parent / "assets" / "mini" / "tokenizer.json"
 
-Part = tuple[str, list[str]]
-"""A heading and its lines."""
-
 
 @dataclass
-class Report:
-    """What was found: ``parts`` to print, and whether the data can be used at all."""
+class DataReport:
+    """What was found: ``parts`` to print, each a heading and its lines, and whether the data can be used."""
 
-    parts: list[Part]
-    usable: bool
+    parts: list[tuple[str, list[str]]] = field(default_factory=list)
+    usable: bool = True
+
+    def add(self, heading: str, *lines: str) -> None:
+        """Add a part."""
+        self.parts.append((heading, list(lines)))
 
     def __str__(self) -> str:
         width = max(len(heading) for heading, _ in self.parts) + 2
-        rows = []
-        for heading, lines in self.parts:
-            rows += [f"{heading if i == 0 else '':<{width}}{line}" for i, line in enumerate(lines)]
-        return "\n".join(rows)
+        rows = [(heading if i == 0 else "", line) for heading, lines in self.parts for i, line in enumerate(lines)]
+        return "\n".join(f"{heading:<{width}}{line}" for heading, line in rows)
 
 
-def check(source: Source, columns: Columns | None = None, kind: Kind | None = None) -> Report:
+def check(source: Source, columns: Columns | None = None, kind: Kind | None = None) -> DataReport:
     """Read all of ``source`` and describe it.
 
     Args:
-        source: what the readers take.
+        source: anything that the readers take.
         columns: which column is what, if the names are not the usual ones.
-        kind: what it should be; left out, it is recognised.
+        kind: of the data; left out, it is recognised.
     """
-    problems = ProblemCount()
-    parts: list[Part] = []
+    problems, report = ProblemCount(), DataReport()
     try:
-        with readers.opened(source, problems) as (table, reporter):
-            parts.append(("file", [f"{table.name}: {table.format}"]))
-            if not table.whole_lines:
-                parts.append(("columns", [_columns(table)]))
-            found = recognise(table, columns, kind)
-            if found.layout.header:
-                parts[-1] = ("columns", [_columns(table, header=True)])
-            parts.append(("kind", _kind(found)))
-            splits = split_column(readers.column_names(table, found.layout)) is not None
-            body = _body(table, found.layout, reporter, str(source))
+        table, reporter = open_source(source, problems)
+        report.add("file", f"{table.name}: {table.format}")
+        columns_part = len(report.parts)
+        if not table.plain_text:
+            report.add("columns", _columns(table))
+        layout, doubt = recognise(table, columns) if kind is None else (find_layout(table, kind, columns), None)
+        if layout.header:
+            report.parts[columns_part] = ("columns", [_columns(table, layout)])
+        name = f"{layout.kind.value} ({layout.why})"
+        report.add("kind", *([name] if doubt is None else [f"looks like {name}", f"but {doubt}"]))
+        has_splits = split_index(layout.column_names(table)) is not None
+        data = read_table(table, layout, reporter)
     except DiffaugError as error:
-        return Report([*parts, *_problems(problems), ("verdict", [f"unusable: {error}"])], usable=False)
+        _add_problems(report, problems)
+        report.add("verdict", f"unusable: {error}")
+        report.usable = False
+        return report
+    skipped = f", {len(reporter.skipped):,} skipped ({reporter.skipped})" if reporter.skipped else ""
     with_problems = f", {len(problems):,} with problems" if problems else ""
-    left_out = f", {len(reporter.skipped):,} left out ({reporter.skipped})" if reporter.skipped else ""
-    parts += [("rows", [f"{body.rows:,} usable{left_out}{with_problems}"]), *body.parts, *_problems(problems)]
-    if len(problems) > body.rows:
-        parts.append(("verdict", ["unusable: most rows have problems, so the format is probably not what it seems"]))
-        return Report(parts, usable=False)
-    if body.usable and problems:
-        body.use.append("rows with problems stop the reading, unless they are skipped: --set data.on_bad=skip")
-    if body.usable and splits and found.layout.kind is Kind.SCORED_PAIRS:
-        body.use.append("data.dev reads the rows of the split dev, data.test those of the split test")
-    if body.usable and columns:
-        body.use.append("and say which column is what there too: --set data.columns.KEY.ROLE=NAME, KEY being nli or so")
-    parts.append(("use" if body.usable else "verdict", body.use))
-    return Report(parts, body.usable)
+    report.add("rows", f"{len(data):,} usable{skipped}{with_problems}")
+    use = _describe(data, report, str(source))
+    _add_problems(report, problems)
+    if len(problems) > len(data):
+        use = ["unusable: most rows have problems, so the file probably has another format"]
+        report.usable = False
+    elif report.usable:
+        if problems:
+            use.append("rows with problems raise an error unless they are skipped: --set data.on_bad=skip")
+        if has_splits and layout.kind is Kind.SCORED_PAIRS:
+            use.append("data.dev reads the rows of the split dev, data.test those of the split test")
+        if columns:
+            use.append("set the columns there too: --set data.columns.KEY.ROLE=NAME, where KEY is nli, dev and so on")
+    report.add("use" if report.usable else "verdict", *use)
+    return report
 
 
-@dataclass
-class _Body:
-    """What is said about one kind of data, and what to do with it."""
-
-    rows: int
-    parts: list[Part]
-    use: list[str]
-    usable: bool = True
-
-
-def _body(table: Table, layout: Layout, reporter: Reporter, source: str) -> _Body:
-    if layout.kind is Kind.SENTENCES:
-        return _sentences(readers.sentences(table, layout, reporter), source)
-    if layout.kind is Kind.TRIPLETS:
-        return _triplets(readers.triplets(table, layout, reporter), source)
-    if layout.kind is Kind.POSITIVE_PAIRS:
-        return _positive_pairs(readers.positive_pairs(table, layout, reporter), source)
-    if layout.kind is Kind.LABELLED_PAIRS:
-        return _labelled(readers.labelled_pairs(table, layout, reporter), source)
-    return _scored(readers.scored_pairs(table, layout, reporter), source)
-
-
-def _sentences(sentences: list[str], source: str) -> _Body:
-    counts = Counter(sentences)
-    repeats = [_repeats(len(sentences) - len(counts), "sentences")]
-    if len(counts) < len(sentences):
+def _describe(data: Any, report: DataReport, source: str) -> list[str]:
+    """Add what is special about a kind of data; returns what it can be used for."""
+    if isinstance(data, LabelledPairs):
+        return _describe_labelled(data, report, source)
+    if isinstance(data, ScoredPairs):
+        return _describe_scored(data, report, source)
+    if isinstance(data, PositivePairs):
+        return _describe_positive(data, report, source)
+    counts = Counter(data)
+    _add_lengths(report, data)
+    repeats = [_repeats(len(data) - len(counts), "sentences")]
+    if len(counts) < len(data):
         sentence, times = counts.most_common(1)[0]
-        repeats.append(f"most often, {times:,} times: {quoted(sentence, 60)}")
-    use = [f"--set data.unlabelled={source}   unlabelled text for stage 2 of the semi-supervised settings"]
-    return _Body(len(sentences), [("length", _lengths(sentences)), ("repeats", repeats)], use)
+        repeats.append(f"most frequent, {times:,} times: {quoted(sentence, 60)}")
+    report.add("repeats", *repeats)
+    return [f"--set data.unlabelled={source}   unlabelled text for stage 2 of the semi-supervised settings"]
 
 
-def _triplets(triplets: Triplets, source: str) -> _Body:
-    oddities = {
-        "negatives equal their anchor, so they teach what is wrong": _share(triplets.anchors, triplets.negatives),
-        "negatives equal their positive, so they cancel out": _share(triplets.positives, triplets.negatives),
-    }
-    use = [f"--set data.nli={source}   stage 1, and stage 2 of the supervised setting"]
-    return _belong_together(triplets, oddities, use)
-
-
-def _positive_pairs(pairs: PositivePairs, source: str) -> _Body:
-    use = [
+def _describe_positive(pairs: PositivePairs, report: DataReport, source: str) -> list[str]:
+    _add_lengths(report, [text for row in pairs for text in row])
+    rows = len(pairs)
+    report.add("repeats", _repeats(rows - len(set(pairs)), "rows"), _repeats(rows - len(set(pairs.anchors)), "anchors"))
+    equal = {"positives equal their anchor and teach little": (pairs.anchors, pairs.positives)}
+    if isinstance(pairs, Triplets):
+        equal["negatives equal their anchor and are wrong"] = (pairs.anchors, pairs.negatives)
+        equal["negatives equal their positive and cancel it"] = (pairs.positives, pairs.negatives)
+    odd = [f"{count:,} {what}" for what, columns in equal.items() if (count := _count_equal(*columns))]
+    if odd:
+        report.add("odd", *odd)
+    if isinstance(pairs, Triplets):
+        return [f"--set data.nli={source}   stage 1, and stage 2 of the supervised setting"]
+    negatives = ["no hard negatives: the positives of the other pairs in a batch are the negatives of a pair"]
+    if repeated := rows - len(set(pairs.positives)):
+        negatives.append(f"{repeated:,} positives repeat an earlier one; in one batch they are negatives of each other")
+    report.add("negatives", *negatives)
+    return [
         f"--set data.nli={source}   stage 2 of simcse-sup and promptbert-sup, and of diffaug-sup with stage1=null",
         "stage 1 and auxiliary losses learn from contradictions, and need triplets or labelled pairs",
     ]
-    body = _belong_together(pairs, {}, use)
-    negatives = ["none of their own: a pair's are the positives of the other pairs in its batch"]
-    if repeated := len(pairs) - len(set(pairs.positives)):
-        negatives.append(f"{repeated:,} positives repeat an earlier one: in one batch they are negatives of each other")
-    body.parts.append(("negatives", negatives))
-    return body
 
 
-def _belong_together(pairs: PositivePairs, oddities: dict[str, int], use: list[str]) -> _Body:
-    """What is said of pairs with and without a hard negative."""
-    rows = len(pairs)
-    repeats = [_repeats(rows - len(set(pairs)), "rows"), _repeats(rows - len(set(pairs.anchors)), "anchors")]
-    alike = {"positives equal their anchor, so they teach little": _share(pairs.anchors, pairs.positives)}
-    odd = [f"{share:,} {what}" for what, share in (alike | oddities).items() if share]
-    texts = [text for column in zip(*pairs, strict=True) for text in column]
-    parts: list[Part] = [("length", _lengths(texts)), ("repeats", repeats)]
-    if odd:
-        parts.append(("odd", odd))
-    return _Body(rows, parts, use)
-
-
-def _labelled(pairs: LabelledPairs, source: str) -> _Body:
+def _describe_labelled(pairs: LabelledPairs, report: DataReport, source: str) -> list[str]:
     counts = Counter(pairs.labels)
-    labels = [f"{label.value}: {counts[label]:,} ({_percent(counts[label], len(pairs))})" for label in Label]
-    labels = [line for label, line in zip(Label, labels, strict=True) if counts[label]]
-    judged: dict[tuple[str, str], set[Label]] = {}
-    for premise, hypothesis, label in pairs:
-        judged.setdefault((premise, hypothesis), set()).add(label)
-    repeats = [_repeats(len(pairs) - len(judged), "pairs")]
-    if conflicts := sum(len(found) > 1 for found in judged.values()):
-        repeats.append(f"{conflicts:,} pairs occur with different labels")
-    parts: list[Part] = [
-        ("labels", labels),
-        ("length", _lengths([*pairs.premises, *pairs.hypotheses])),
-        ("repeats", repeats),
-    ]
+    shares = {label: f"{100 * counts[label] / len(pairs):.1f} %" for label in Label if counts[label]}
+    report.add("labels", *(f"{label.value}: {counts[label]:,} ({share})" for label, share in shares.items()))
+    _add_lengths(report, [*pairs.premises, *pairs.hypotheses])
+    _add_repeats(report, [((premise, hypothesis), label) for premise, hypothesis, label in pairs], "labels")
     if counts[Label.ENTAILMENT] in (0, len(pairs) - counts[Label.NEUTRAL]):
-        use = ["unusable: both entailments and their opposite are needed"]
-        return _Body(len(pairs), parts, use, usable=False)
+        report.usable = False
+        return ["unusable: both entailments and contradictions (or pairs labelled not_entailment) are needed"]
     try:
         built = len(triplets_from_pairs(pairs))
     except DiffaugError:
-        parts.append(("triplets", ["none can be built: no premise comes with both an entailment and its opposite"]))
-        use = [f"--set data.nli={source}   stage 1; stage 2 of the supervised setting would need triplets"]
-    else:
-        parts.append(("triplets", [f"{built:,} can be built from premises with an entailment and its opposite"]))
-        use = [f"--set data.nli={source}   stage 1, and as triplets stage 2 of the supervised setting"]
-    return _Body(len(pairs), parts, use)
+        report.add("triplets", "none can be built: no premise has both an entailment and a contradiction")
+        return [f"--set data.nli={source}   stage 1; stage 2 of the supervised setting needs triplets"]
+    report.add("triplets", f"{built:,} can be built from premises with an entailment and a contradiction")
+    return [f"--set data.nli={source}   stage 1, and as triplets stage 2 of the supervised setting"]
 
 
-def _scored(pairs: ScoredPairs, source: str) -> _Body:
-    low, high = min(pairs.scores), max(pairs.scores)
-    judged: dict[frozenset[str], set[float]] = {}
-    for first, second, score in pairs:
-        judged.setdefault(frozenset((first, second)), set()).add(score)
-    repeats = [_repeats(len(pairs) - len(judged), "pairs")]
-    if conflicts := sum(len(found) > 1 for found in judged.values()):
-        repeats.append(f"{conflicts:,} pairs occur with different scores")
-    parts: list[Part] = [
-        ("scores", _bands(pairs.scores)),
-        ("length", _lengths([*pairs.first, *pairs.second])),
-        ("repeats", repeats),
-    ]
-    if low == high:
-        use = [f"unusable: every score is {low:g}, so no ranking can be compared with them"]
-        return _Body(len(pairs), parts, use, usable=False)
+def _describe_scored(pairs: ScoredPairs, report: DataReport, source: str) -> list[str]:
+    report.add("scores", *_histogram(pairs.scores))
+    _add_lengths(report, [*pairs.first, *pairs.second])
+    _add_repeats(report, [(frozenset((first, second)), score) for first, second, score in pairs], "scores")
+    if min(pairs.scores) == max(pairs.scores):
+        report.usable = False
+        return [f"unusable: every score is {pairs.scores[0]:g}, so there is no ranking to compare with"]
     if len(pairs) >= 10:
         # Fisher's interval for a rank correlation of 0.8.
         margin = 100 * (1 - 0.8**2) * 1.96 * 1.03 / np.sqrt(len(pairs) - 3)
-        trust = f"by chance alone, a score of 80 on {len(pairs):,} pairs is uncertain by about {margin:.0f} points"
+        precision = f"95 % confidence interval of a score of 80 on {len(pairs):,} pairs: about ±{margin:.0f} points"
     else:
-        trust = f"{len(pairs)} pairs are too few to tell models apart"
-    use = [
-        f"--set data.dev={source}   to choose the best checkpoint",
+        precision = f"{len(pairs)} pairs are too few to compare models"
+    return [
+        f"--set data.dev={source}   to select the best checkpoint",
         f"--set data.test={source}   to measure the result (never the same file as dev)",
-        trust,
+        precision,
     ]
-    return _Body(len(pairs), parts, use)
 
 
-def _columns(table: Table, header: bool = False) -> str:
+def _columns(table: Table, layout: Layout | None = None) -> str:
+    if layout is not None:
+        return ", ".join(layout.column_names(table)) + " (from the header)"
     if table.names is not None:
         return ", ".join(table.names)
     first = table.head()[0][1]
-    if header:
-        return ", ".join(str(cell).strip() for cell in first) + " (from the header)"
     return f"{len(first)}; the first row: " + ", ".join(quoted(cell, 30) for cell in first[:6])
 
 
-def _kind(found: Recognised) -> list[str]:
-    looks = "looks like " if found.doubts else ""
-    return [f"{looks}{found.layout.kind.value} ({found.layout.why})", *(f"but {doubt}" for doubt in found.doubts)]
+def _add_problems(report: DataReport, problems: ProblemCount) -> None:
+    if problems:
+        first = sorted(problems.first, key=lambda problem: problem.number)
+        lines = [f"{problem.unit} {problem.number:,}: {problem.detail}" for problem in first]
+        more = ["..."] if len(problems) > len(first) else []
+        report.add("problems", f"{len(problems):,} in total: {problems}", *lines, *more)
 
 
-def _problems(problems: ProblemCount) -> list[Part]:
-    if not problems:
-        return []
-    lines = [f"{len(problems):,} in all: {problems}"]
-    lines += [
-        f"{problem.unit} {problem.number:,}: {problem.detail}"
-        for problem in sorted(problems.first, key=lambda p: p.number)
-    ]
-    if len(problems) > len(problems.first):
-        lines.append("...")
-    return [("problems", lines)]
+def _add_repeats(report: DataReport, judged: Sequence[tuple[object, object]], what: str) -> None:
+    """Repeated pairs, and how many have different labels or scores."""
+    values: dict[object, set[object]] = {}
+    for pair, value in judged:
+        values.setdefault(pair, set()).add(value)
+    conflicts = sum(len(found) > 1 for found in values.values())
+    lines = [f"{conflicts:,} pairs occur with different {what}"] if conflicts else []
+    report.add("repeats", _repeats(len(judged) - len(values), "pairs"), *lines)
 
 
-def _lengths(texts: list[str]) -> list[str]:
+def _add_lengths(report: DataReport, texts: list[str]) -> None:
     words = np.fromiter((len(text.split()) for text in texts), dtype=np.int64, count=len(texts))
     median, most = np.percentile(words, [50, 90]).astype(int)
-    lines = [
-        f"half of the sentences have at most {median} words, nine in ten at most {most}, the longest {words.max():,}"
-    ]
     sample = texts[:: max(1, len(texts) // _TOKENISED)]
-    long = float(np.mean(_piece_counts(sample) > _USUAL_PIECES))
-    share = "none" if long == 0 else f"{100 * long:.1f} %" if long >= 0.001 else "under 0.1 %"
-    if len(sample) < len(texts):
-        share = f"about {share}"
-    cut = " and would be cut there" if long else ""
-    lines.append(f"{share} of them have more than the usual {_USUAL_PIECES} word pieces{cut}")
-    return lines
+    long = float(np.mean(_token_counts(sample) > _USUAL_TOKENS))
+    share = "none" if long == 0 else f"{100 * long:.1f} %" if long >= 0.001 else "less than 0.1 %"
+    about = "about " if len(sample) < len(texts) else ""
+    report.add(
+        "length",
+        f"median {median} words, 90th percentile {most}, maximum {words.max():,}",
+        f"{about}{share} of the sentences have more than the usual {_USUAL_TOKENS} tokens"
+        + (" and would be truncated" if long else ""),
+    )
 
 
-def _piece_counts(texts: list[str]) -> np.ndarray:
-    """Word pieces of each text by the embedded encoder's tokenizer; another model's will differ a little."""
+def _token_counts(texts: list[str]) -> np.ndarray:
+    """Tokens of each text by the embedded encoder's tokenizer; those of another model differ a little."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(_TOKENIZER))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    # Half a surrogate pair is legal in a Python string and in nothing else.
+    # A Python string may contain half a surrogate pair, UTF-8 may not.
     clean = [text if text.isascii() else text.encode("utf-8", "replace").decode() for text in texts]
     return np.array([len(encoding.ids) for encoding in tokenizer.encode_batch_fast(clean, add_special_tokens=False)])
 
 
-def _bands(scores: Sequence[float]) -> list[str]:
-    """Minimum, maximum, mean, and how many scores lie in each fifth of the range."""
+def _histogram(scores: Sequence[float]) -> list[str]:
+    """Minimum, maximum, mean, and the number of scores in each fifth of the range."""
     values = np.asarray(scores)
-    lines = [f"from {values.min():g} to {values.max():g}, on average {values.mean():.2f}"]
+    lines = [f"from {values.min():g} to {values.max():g}, mean {values.mean():.2f}"]
     if values.min() < values.max():
         counts, edges = np.histogram(values, bins=5)
         for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
@@ -277,13 +233,9 @@ def _bands(scores: Sequence[float]) -> list[str]:
     return lines
 
 
-def _share(first: Iterable[str], second: Iterable[str]) -> int:
+def _count_equal(first: Iterable[str], second: Iterable[str]) -> int:
     return sum(a == b for a, b in zip(first, second, strict=True))
 
 
 def _repeats(count: int, what: str) -> str:
-    return f"no {what} occur twice" if count == 0 else f"{count:,} {what} repeat an earlier one"
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %"
+    return f"no repeated {what}" if count == 0 else f"{count:,} {what} repeat an earlier one"

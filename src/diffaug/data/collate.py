@@ -1,4 +1,4 @@
-"""Sentences to token ids, and token ids to padded rows."""
+"""From sentences to token ids, and from token ids to padded batches."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import position_limit
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import ModelConfig
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows
 from diffaug.models.template import Template
 
 
 class Collator:
-    """Reads sentences the way one model wants them read: one path for training and inference.
+    """Tokenises and pads sentences for one model, in training and in inference.
 
     Args:
         tokenizer: the model's.
-        config: template, prompt, final stop, lower case and length limit come from here.
+        config: the model's template, prompt, final full stop, lower-casing and maximum length.
         positions: how many positions the backbone has for template and sentence together (None: no limit).
-        max_length: a tighter limit on the sentence's own word pieces than the model's, as recipes set for training.
-        second_template: the prompt of the second view, where training has another one for it.
+        max_length: a tighter limit on the tokens of a sentence than the model's, set by a recipe for training.
+        second_template: the template of the second view, if training uses another one for it.
     """
 
     def __init__(
@@ -39,13 +39,15 @@ class Collator:
     ) -> None:
         self.tokenizer = tokenizer
         self.template = Template.build(tokenizer, config.template)
-        self.templates = [self.template]  # by view; of one template, every view's
+        self.templates = [self.template]  # one per view, or one for all views
         if second_template is not None:
             self.templates.append(Template.build(tokenizer, second_template))
             if self.template.mask_at is None or self.templates[1].mask_at is None:
-                raise DiffaugError("a second template goes with a first, both with one [MASK]")
+                raise DiffaugError("a second template needs a first one, and both need one [MASK]")
             if self.templates[1].spaced != self.template.spaced:
-                raise DiffaugError("both templates must put a space before the {}, or neither: sentences are read once")
+                raise DiffaugError(
+                    "both templates must have a space before the {}, or neither: a sentence is tokenised once"
+                )
         self._config = config
         self._before = config.prompt or (" " if self.template.spaced else "")
         limits = [limit for limit in (config.max_length, max_length) if limit is not None]
@@ -54,23 +56,23 @@ class Collator:
         self.max_length = min(limits) if limits else None
         if self.max_length is not None and self.max_length < 1:
             raise DiffaugError(
-                f"the backbone has {positions} positions, of which the template's {len(self.template)} tokens "
-                "leave none for a sentence"
+                f"the backbone has {positions} positions, and the {len(self.template)} tokens of the template leave "
+                "none for a sentence; shorten the template"
             )
 
     @property
-    def reading(self) -> tuple[Hashable, ...]:
-        """The tokenizer, and what else decides what `ids` makes of a sentence: equal ones give equal word pieces."""
+    def cache_key(self) -> tuple[Hashable, ...]:
+        """The tokenizer and everything else that decides the result of `ids`: equal keys give equal token ids."""
         config = self._config
         stop = config.sentence_ends if config.final_stop else None
         return self.tokenizer, self.tokenizer.truncation_side, self._before, config.lowercase, stop, self.max_length
 
     def ids(self, sentences: Sequence[str]) -> tuple[list[list[int]], int]:
-        """The word pieces of each sentence, cut at the limit, without the template; and how many were cut."""
+        """The token ids of each sentence, truncated and without the template; and how many were truncated."""
         if not sentences:
             return [], 0
         texts = [self._text(sentence) for sentence in sentences]
-        # One piece more than fits shows that a sentence was cut; far longer texts are not kept whole.
+        # One token more than fits shows that a sentence was truncated, without storing very long texts.
         cut = {} if self.max_length is None else {"truncation": True, "max_length": self.max_length + 1}
         encoded = self.tokenizer(
             texts,
@@ -90,27 +92,32 @@ class Collator:
                 del row[self.max_length :]
         return encoded, len(too_long)
 
-    def rows(self, ids: Sequence[Sequence[int]], views: Sequence[int] | None = None) -> Rows:
-        """Put the template of its view around each sentence's word pieces and pad to the longest."""
+    def rows(self, ids: Sequence[Sequence[int]], views: Sequence[int] | None = None) -> PaddedBatch:
+        """Put the template of its view around each sentence, and pad to the longest."""
         chosen = self._templates(len(ids), views)
         whole = [[*template.before, *row, *template.after] for template, row in zip(chosen, ids, strict=True)]
         masks = [template.mask_position(len(row)) for template, row in zip(chosen, whole, strict=True)]
-        return Rows(
+        return PaddedBatch(
             *self._padded(whole),
-            pool_at=None if self.template.mask_at is None else torch.tensor(masks),
-            views=None if views is None else torch.tensor(views),
+            pool_positions=None if self.template.mask_at is None else torch.tensor(masks),
+            view_ids=None if views is None else torch.tensor(views),
         )
 
-    def bare_templates(self, lengths: Sequence[int], views: Sequence[int] | None = None) -> Rows:
-        """The template without a sentence, its tail at the positions it would have behind one of each length."""
+    def bare_templates(self, lengths: Sequence[int], views: Sequence[int] | None = None) -> PaddedBatch:
+        """The template without a sentence; its tail keeps the position ids it has after a sentence of each length."""
         assert self.template.mask_at is not None, "denoising needs a template"
         chosen = self._templates(len(lengths), views)
-        return Rows(
-            *self._padded([[*template.before, *template.after] for template in chosen]),
-            pool_at=torch.tensor([template.mask_position(len(template)) for template in chosen]),
-            gap=torch.tensor(lengths),
-            slot=torch.tensor([len(template.before) for template in chosen]),
-            views=None if views is None else torch.tensor(views),
+        input_ids, mask = self._padded([[*template.before, *template.after] for template in chosen])
+        column = torch.arange(input_ids.shape[1])
+        after = column >= torch.tensor([len(template.before) for template in chosen]).unsqueeze(1)
+        positions = column + after * torch.tensor(lengths).unsqueeze(1)
+        return PaddedBatch(
+            input_ids,
+            mask,
+            pool_positions=torch.tensor([template.mask_position(len(template)) for template in chosen]),
+            # Padding gets position 0: counted on, it could exceed the backbone's last position.
+            position_ids=positions if mask is None else positions * mask,
+            view_ids=None if views is None else torch.tensor(views),
         )
 
     def _templates(self, count: int, views: Sequence[int] | None) -> list[Template]:
@@ -119,7 +126,7 @@ class Collator:
         return [self.templates[view] for view in views]
 
     def _padded(self, whole: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        # Not row by row: with a small model on a GPU, a step takes hardly longer than making its batch.
+        # Vectorised: with a small model on a GPU, a step takes hardly longer than padding its batch.
         lengths = np.fromiter(map(len, whole), np.int64, len(whole))
         tokens = np.fromiter(chain.from_iterable(whole), np.int64, lengths.sum())
         real = np.arange(lengths.max()) < lengths[:, None]
@@ -134,7 +141,7 @@ class Collator:
         if self._config.final_stop and (stripped := text.rstrip()) and stripped[-1] not in self._config.sentence_ends:
             text = stripped + "."
         if not text.isascii():
-            # Half a surrogate pair is legal in a Python string and in nothing else: U+FFFD takes its place.
+            # A Python string may contain half a surrogate pair, UTF-8 may not: replace it by U+FFFD.
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self._before + text
 
@@ -146,14 +153,14 @@ def collator_for(
     second_template: str | None = None,
     final_stop: bool | None = None,
 ) -> Collator:
-    """The collator of an encoder: the prefix takes its share of the backbone's positions.
+    """The collator of an encoder. A prefix takes some of the backbone's positions.
 
     Args:
         encoder: the model.
         tokenizer: its tokenizer.
         max_length: see `Collator`.
         second_template: see `Collator`.
-        final_stop: in place of the model's own setting, if training has another one.
+        final_stop: overrides the model's setting in training.
     """
     config = encoder.config if final_stop is None else replace(encoder.config, final_stop=final_stop)
     positions = position_limit(encoder.backbone)

@@ -1,4 +1,4 @@
-"""All data of a run: read once, tokenised once, handed to the method as examples."""
+"""All data of a run: read once, tokenised once, and passed to the method as examples."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TypeVar
 import numpy as np
 
 from diffaug.config import DataSettings, source_list
-from diffaug.data.cache import KeptData, file_key
+from diffaug.data.cache import DataCache, file_key
 from diffaug.data.collate import Collator
-from diffaug.data.given import PASSED, Given
+from diffaug.data.columns import Columns
 from diffaug.data.labels import Label
-from diffaug.data.layout import Columns
 from diffaug.data.problems import OnBad
-from diffaug.data.readers import read_nli_files, read_scored_pairs, read_sentences
+from diffaug.data.read import read_nli_files, read_scored_pairs, read_sentences
 from diffaug.data.records import (
     LabelledPairs,
     PositivePairs,
@@ -25,54 +24,56 @@ from diffaug.data.records import (
     pairs_from_triplets,
     triplets_from_pairs,
 )
-from diffaug.data.sampling import draw
-from diffaug.data.streams import Examples, TokenColumn
+from diffaug.data.sampling import Examples, draw
+from diffaug.data.table import IN_MEMORY, InMemoryRows
+from diffaug.data.tokens import TokenColumn
 from diffaug.errors import DiffaugError
 
 log = logging.getLogger(__name__)
 
 Data = TypeVar("Data")
+Sources = Sequence[str | InMemoryRows]
 
-# The part of the sentences that may be cut before it is worth a word.
-_MANY = 0.05
+# Truncation is logged if more than this part of the sentences reaches the maximum length.
+_LOGGED_TRUNCATION = 0.05
 
-_HOLDS = {
+_EXPECTED = {
     "nli": "triplets, labelled pairs, or for a contrastive loss alone positive pairs",
-    "unlabelled": "sentences, one a line",
+    "unlabelled": "sentences, one per line",
     "dev": "scored pairs",
     "test": "scored pairs",
 }
 
 
 class Corpus:
-    """The data a recipe names.
+    """The data that a recipe names.
 
     Args:
-        settings: the recipe's data section.
-        collator: how the model to be trained reads sentences.
-        given: rows passed in Python, by the name of the setting whose place they take.
-        kept: what earlier runs have read and tokenised, and this one adds to.
+        settings: the data section of the recipe.
+        collator: of the model to be trained.
+        in_memory: rows passed in Python, by the name of the setting that they replace.
+        cache: data that earlier runs have read and tokenised.
     """
 
     def __init__(
         self,
         settings: DataSettings,
         collator: Collator,
-        given: Mapping[str, Given] | None = None,
-        kept: KeptData | None = None,
+        in_memory: Mapping[str, InMemoryRows] | None = None,
+        cache: DataCache | None = None,
     ) -> None:
         self._settings = settings
         self._collator = collator
-        self._given = given or {}
-        self._kept = kept or KeptData()
+        self._in_memory = in_memory or {}
+        self._cache = cache or DataCache()
 
     @cached_property
     def nli(self) -> PositivePairs | LabelledPairs:
-        """The labelled data: as many examples as the recipe keeps."""
-        data = self._read("nli", self._read_nli)
-        labels = self._settings.labels
+        """The labelled data, reduced to the draw that the recipe asks for."""
+        names, labels = self._settings.label_names, self._settings.labels
+        data = self._read("nli", lambda sources, columns, on_bad: read_nli_files(sources, columns, on_bad, names))
         if labels <= 0:
-            raise DiffaugError(f"data.labels must be a fraction up to 1.0 or a number of examples, not {labels}")
+            raise DiffaugError(f"data.labels must be a fraction up to 1.0 or a number of examples, got {labels}")
         if labels == 1.0:
             return data
         if labels < 1.0:
@@ -80,38 +81,38 @@ class Corpus:
         return draw(data, self._settings.label_draw, count=int(labels))
 
     def nli_pairs(self) -> Examples:
-        """Labelled pairs: 1 for entailment and 0 for contradiction, or three classes: see `three_way`.
+        """Labelled pairs: 1 for entailment and 0 for contradiction, or three classes as in `three_way`.
 
         Raises:
-            DiffaugError: the labelled data have one class alone; positive pairs are such data.
+            DiffaugError: the labelled data has one class only, as positive pairs have.
         """
         return self._examples("pairs", "nli", self._nli_pairs)
 
     def triplets(self) -> Examples:
-        """Premise, entailment and contradiction, two columns of positive pairs; a row that occurs again is left out."""
+        """Premise, entailment and contradiction; of positive pairs, two columns. Duplicate rows are removed."""
         return self._examples("triplets", "nli", self._triplets)
 
     def sentences(self, positive: Callable[[str], str] | None = None) -> Examples:
-        """Unlabelled sentences; one that occurs again is left out, since it would be its own negative.
+        """Unlabelled sentences. Duplicates are removed, since a sentence would be its own negative.
 
         Args:
-            positive: makes the other sentence of a positive pair, a second column; left out, there is one column.
+            positive: makes the second sentence of a positive pair from the first; left out, there is one column.
         """
         if positive is not None:
             return self._distinct(self._unlabelled, positive)
         return self._examples("sentences", "unlabelled", lambda: self._distinct(self._unlabelled))
 
     def nli_sentences(self, positive: Callable[[str], str] | None = None) -> Examples:
-        """The sentences of the labelled data, without their labels."""
+        """The sentences of the labelled data without their labels; see `sentences`."""
         if positive is not None:
             return self._distinct(self._nli_sentences(), positive)
         return self._examples("sentences", "nli", lambda: self._distinct(self._nli_sentences()))
 
     def positives(self, count: int) -> list[tuple[str, str]]:
-        """Some pairs of sentences that mean nearly the same, the same ones for every run.
+        """Some pairs of sentences with nearly the same meaning, the same ones in every run.
 
-        Premise and entailment where there are labels; else the dev pairs of the highest scores; else a sentence and the
-        same without its last word.
+        Premise and entailment if there are labels; otherwise the dev pairs with the highest scores; otherwise a
+        sentence and the same sentence without its last word.
         """
         if self._settings.nli is not None:
             if isinstance(self.nli, PositivePairs):
@@ -128,16 +129,18 @@ class Corpus:
         return draw(pairs, seed=0, count=min(count, len(pairs))) if pairs else []
 
     def dev(self) -> ScoredPairs | None:
-        """Scored pairs that choose the best checkpoint."""
+        """Scored pairs that select the best checkpoint."""
         return self._scored("dev")
 
     def test(self) -> ScoredPairs | None:
-        """Scored pairs for the end."""
+        """Scored pairs for the final score."""
         return self._scored("test")
 
     @cached_property
     def _unlabelled(self) -> list[str]:
-        return self._read("unlabelled", self._read_sentences)
+        return self._read(
+            "unlabelled", lambda sources, *how: [s for source in sources for s in read_sentences(source, *how)]
+        )
 
     def _nli_sentences(self) -> list[str]:
         columns = (
@@ -151,41 +154,41 @@ class Corpus:
         nli = self.nli
         if isinstance(nli, PositivePairs) and not isinstance(nli, Triplets):
             raise DiffaugError(
-                f"{self._named('nli')} holds pairs that belong together and no contradictions, and stage 1 and the "
-                "auxiliary loss learn to tell the two apart: train on it with simcse-sup or promptbert-sup, leave "
-                "those losses out of a recipe for triplets (as in diffaug-sup with --set stage1=null, or --set "
-                "stage2.aux_weight=0), or give triplets or labelled pairs"
+                f"{self._named('nli')} holds positive pairs without contradictions, but stage 1 and the auxiliary loss "
+                "learn to tell entailment from contradiction; train with simcse-sup or promptbert-sup, switch these "
+                "losses off (--set stage1=null in diffaug-sup, --set stage2.aux_weight=0), or give triplets or "
+                "labelled pairs"
             )
         if self._settings.nli_classes == 2:
             pairs = pairs_from_triplets(nli) if isinstance(nli, Triplets) else nli.without_neutral()
             labels = pairs.binary()
-            wanted = "entailments and contradictions (or pairs labelled not_entailment)"
+            needed = "entailments and contradictions (or pairs labelled not_entailment)"
         elif isinstance(nli, Triplets):
             raise DiffaugError(
-                f"{self._named('nli')} holds triplets, which have no neutral pairs: three classes need labelled pairs, "
-                "or set data.nli_classes=2"
+                f"{self._named('nli')} holds triplets, which have no neutral pairs; give labelled pairs for three "
+                "classes, or set data.nli_classes=2"
             )
         else:
             pairs, labels = nli, nli.three_way()
-            wanted = "at least two of entailment, neutral and contradiction"
+            needed = "at least two of entailment, neutral and contradiction"
         if len(set(labels)) < 2:
-            # A classifier learns a single class in a few steps, and takes the vectors of all sentences with it.
+            # A classifier with one class is learned in a few steps, and all embeddings collapse with it.
             found = ", ".join(sorted({label.value for label in pairs.labels})) or "neutral"
             raise DiffaugError(
-                f"{self._named('nli')}: all {len(nli):,} pairs that are kept are labelled {found}, and from one "
-                f"class nothing can be learned; stage 1 and the auxiliary loss need {wanted}"
+                f"{self._named('nli')}: all {len(nli):,} pairs that are used have the label {found}; stage 1 and the "
+                f"auxiliary loss need {needed}"
             )
         return Examples((self._tokenised(pairs.premises), self._tokenised(pairs.hypotheses)), tuple(labels))
 
     def _triplets(self) -> Examples:
         nli = self.nli if isinstance(self.nli, PositivePairs) else triplets_from_pairs(self.nli)
         rows = list(dict.fromkeys(nli))
-        self._say_dropped("triplets" if isinstance(nli, Triplets) else "pairs", len(nli) - len(rows))
+        self._log_duplicates("triplets" if isinstance(nli, Triplets) else "pairs", len(nli) - len(rows))
         return Examples(tuple(self._tokenised(list(column)) for column in zip(*rows, strict=True)))
 
     def _distinct(self, sentences: list[str], positive: Callable[[str], str] | None = None) -> Examples:
         distinct = list(dict.fromkeys(sentences))
-        self._say_dropped("sentences", len(sentences) - len(distinct))
+        self._log_duplicates("sentences", len(sentences) - len(distinct))
         columns = [self._tokenised(distinct)]
         if positive is not None:
             columns.append(self._tokenised([positive(sentence) for sentence in distinct]))
@@ -198,67 +201,56 @@ class Corpus:
         pairs.check_they_rank(f"data.{name}={getattr(self._settings, name)}")
         return pairs
 
-    def _read_nli(
-        self, sources: Sequence[str | Given], columns: Columns | None, on_bad: OnBad
-    ) -> PositivePairs | LabelledPairs:
-        return read_nli_files(sources, columns, on_bad, self._settings.label_names)
-
-    @staticmethod
-    def _read_sentences(sources: Sequence[str | Given], columns: Columns | None, on_bad: OnBad) -> list[str]:
-        return [sentence for source in sources for sentence in read_sentences(source, columns, on_bad)]
-
-    def _read(self, name: str, read: Callable[[Sequence[str | Given], Columns | None, OnBad], Data]) -> Data:
-        """The data of a setting: read now, or kept from an earlier run."""
+    def _read(self, name: str, read: Callable[[Sources, Columns | None, OnBad], Data]) -> Data:
+        """The data of a setting, from the cache or from its sources."""
         sources = self._sources(name)
         columns, on_bad = self._settings.columns.get(name), self._settings.on_bad
         key = self._key(name)
-        # The setting decides how its sources are read, for one which split of a file that holds several.
+        # The name is part of the key: data.dev and data.test read different splits of the same file.
         how = (name, self._label_key())
-        return self._kept.once(None if key is None else (how, key), lambda: read(sources, columns, on_bad))
+        return self._cache.once(None if key is None else (how, key), lambda: read(sources, columns, on_bad))
 
     def _key(self, name: str) -> Hashable | None:
-        """By what the sources of a setting are known again."""
         return file_key(self._sources(name), self._settings.columns.get(name), self._settings.on_bad)
 
     def _label_key(self) -> tuple[tuple[str, str], ...]:
         return tuple(sorted((self._settings.label_names or {}).items()))
 
     def _examples(self, kind: str, name: str, make: Callable[[], Examples]) -> Examples:
-        """Examples made of the data of a setting, or kept from an earlier run."""
+        """Examples from the data of a setting, or from the cache."""
         settings = self._settings
         key = self._key(name)
         if key is None:
-            return self._say_long(name, make())
+            return self._log_truncation(name, make())
         part = None
         if name == "nli":
             part = (settings.labels, settings.label_draw, settings.nli_classes, self._label_key())
-        return self._kept.once((kind, key, part, self._collator.reading), lambda: self._say_long(name, make()))
+        return self._cache.once((kind, key, part, self._collator.cache_key), lambda: self._log_truncation(name, make()))
 
-    def _say_long(self, name: str, examples: Examples) -> Examples:
-        """Log how many sentences may have lost their end, if it is more than a few."""
+    def _log_truncation(self, name: str, examples: Examples) -> Examples:
         limit = self._collator.max_length
         if limit is not None and len(examples):
             full = float(np.mean([np.mean(column.lengths() >= limit) for column in examples.columns]))
-            if full > _MANY:
+            if full > _LOGGED_TRUNCATION:
                 log.info(
-                    "%.0f %% of the sentences of data.%s fill the %d word pieces that data.max_length allows; longer "
-                    "ones are cut there",
+                    "%.0f %% of the sentences of data.%s reach the maximum of %d tokens (data.max_length); longer ones "
+                    "are truncated",
                     100 * full,
                     name,
                     limit,
                 )
         return examples
 
-    def _sources(self, name: str) -> Sequence[str | Given]:
-        if name in self._given:
-            return [self._given[name]]
+    def _sources(self, name: str) -> Sources:
+        if name in self._in_memory:
+            return [self._in_memory[name]]
         sources = source_list(getattr(self._settings, name))
         if not sources:
-            raise DiffaugError(f"this recipe needs data.{name} ({_HOLDS[name]}): add --set data.{name}=FILE")
+            raise DiffaugError(f"this recipe needs data.{name} ({_EXPECTED[name]}): add --set data.{name}=FILE")
         for source in sources:
-            if source.startswith(PASSED):
+            if source.startswith(IN_MEMORY):
                 raise DiffaugError(
-                    f"data.{name} was {source}, which no file holds: pass it again, as in train(recipe, out, "
+                    f"data.{name} was {source}, and is not in a file; pass it again, as in train(recipe, out, "
                     f"{name}=rows), or set data.{name} to a file"
                 )
         return sources
@@ -268,9 +260,9 @@ class Corpus:
         return " and ".join(source_list(getattr(self._settings, name)))
 
     def _tokenised(self, sentences: list[str]) -> TokenColumn:
-        return self._kept.tokens(self._collator).column(sentences)
+        return self._cache.tokens(self._collator).column(sentences)
 
     @staticmethod
-    def _say_dropped(what: str, count: int) -> None:
+    def _log_duplicates(what: str, count: int) -> None:
         if count:
-            log.info("%s %s occurred more than once and count once", f"{count:,}", what)
+            log.info("removed %s duplicate %s", f"{count:,}", what)

@@ -1,4 +1,4 @@
-"""The labels of sentence pairs, and the many ways in which files write them."""
+"""The labels of sentence pairs and the ways in which files write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diffaug.errors import DiffaugError
 
 
 class Label(str, Enum):
-    """What a premise says about a hypothesis. Files with two labels have only the first and the last."""
+    """What a premise says about a hypothesis. Data with two labels has only the first and the last."""
 
     ENTAILMENT = "entailment"
     NEUTRAL = "neutral"
@@ -20,26 +20,14 @@ class Label(str, Enum):
     NOT_ENTAILMENT = "not_entailment"
 
 
-_WORDS = {
-    "entailment": Label.ENTAILMENT,
-    "entails": Label.ENTAILMENT,
-    "entailed": Label.ENTAILMENT,
-    "e": Label.ENTAILMENT,
-    "neutral": Label.NEUTRAL,
-    "n": Label.NEUTRAL,
-    "contradiction": Label.CONTRADICTION,
-    "contradicts": Label.CONTRADICTION,
-    "contradictory": Label.CONTRADICTION,
-    "c": Label.CONTRADICTION,
-    "not_entailment": Label.NOT_ENTAILMENT,
-    "non_entailment": Label.NOT_ENTAILMENT,
-    "not_entailed": Label.NOT_ENTAILMENT,
-    "no_entailment": Label.NOT_ENTAILMENT,
-    "not": Label.NOT_ENTAILMENT,
-    "true": Label.ENTAILMENT,
-    "false": Label.NOT_ENTAILMENT,
+_SPELLINGS = {
+    Label.ENTAILMENT: ("entailment", "entails", "entailed", "e", "true"),
+    Label.NEUTRAL: ("neutral", "n"),
+    Label.CONTRADICTION: ("contradiction", "contradicts", "contradictory", "c"),
+    Label.NOT_ENTAILMENT: ("not_entailment", "non_entailment", "not_entailed", "no_entailment", "not", "false"),
 }
-# Numbers mean one thing in files with two labels and another in files with three, where the order is SNLI's.
+_WORDS = {word: label for label, words in _SPELLINGS.items() for word in words}
+# Numbers have one meaning in data with two labels and another in data with three, where the order is SNLI's.
 _TWO = {1: Label.ENTAILMENT, 0: Label.NOT_ENTAILMENT}
 _THREE = {0: Label.ENTAILMENT, 1: Label.NEUTRAL, 2: Label.CONTRADICTION}
 
@@ -47,7 +35,7 @@ KNOWN_LABELS = "entailment, neutral, contradiction (or 0, 1, 2), or entailment, 
 
 
 def parse_label(value: object) -> Label | int | None:
-    """The label in a cell; a number from 0 to 2 if only the whole file can tell what it means; None if unknown."""
+    """The label in a cell; a number from 0 to 2 if its meaning depends on the whole file; None if unknown."""
     if isinstance(value, str):
         word = value.strip().casefold()
         if word in ("0", "1", "2"):
@@ -61,23 +49,23 @@ def parse_label(value: object) -> Label | int | None:
 
 
 def has_no_gold_label(value: object) -> bool:
-    """Whether a cell says that annotators did not agree: ``-`` in the files of SNLI and MultiNLI, -1 on the hub."""
+    """Whether a cell says that the annotators did not agree: ``-`` in files of SNLI and MultiNLI, -1 on the hub."""
     return label_key(value) in ("-", "-1")
 
 
 def code_meanings(codes: set[int]) -> dict[int, Label]:
-    """What the numbers of a file mean: three labels if a 2 occurs, else two."""
+    """What the numbers of a file mean: three labels if a 2 occurs, otherwise two."""
     return _THREE if 2 in codes else _TWO
 
 
 def label_mapping(labels: Mapping[str | int, str]) -> dict[str, Label]:
-    """A user's own names for the labels, as cells spell them, ready to be looked up with `label_key`."""
+    """A user's names for the labels, keyed by `label_key`."""
     parsed = {}
     for name, meaning in labels.items():
         label = parse_label(meaning)
         if not isinstance(label, Label):
             raise DiffaugError(
-                f"the label {quoted(name)} cannot mean {quoted(meaning)}; a label is one of "
+                f"the label {quoted(name)} cannot mean {quoted(meaning)}; use one of "
                 f"{', '.join(label.value for label in Label)}"
             )
         parsed[label_key(name)] = label
@@ -85,14 +73,14 @@ def label_mapping(labels: Mapping[str | int, str]) -> dict[str, Label]:
 
 
 def label_key(value: object) -> str:
-    """How a cell's label is looked up in a user's mapping: 1, 1.0, ``1`` and `` 1`` are the same."""
+    """The key of a cell's label in a user's mapping: 1, 1.0, ``1`` and `` 1`` are the same."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).strip().casefold()
 
 
 def parse_score(value: object) -> float | None:
-    """The number in a cell, or None if it holds none, or one without a place on a scale (nan, inf)."""
+    """The number in a cell; None if there is none, or if it is nan or infinite."""
     if isinstance(value, bool) or not isinstance(value, (str, Real)):
         return None
     if isinstance(value, str) and "_" in value:  # Python reads 1_000 as a number; people do not

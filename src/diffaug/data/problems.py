@@ -1,4 +1,4 @@
-"""What is wrong with a row of somebody's data, and what becomes of it: an error, or a row skipped and counted."""
+"""Rows that cannot be used: raise an error, or skip and count them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from diffaug.errors import DiffaugError
 
 logger = logging.getLogger("diffaug.data")
 
-# Enough to see what is going on; a million messages would only fill the memory.
-_KEPT = 5
+# Only the first problems are stored: a file of a million bad rows must not fill the memory.
+_STORED = 5
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Problem:
     Attributes:
         source: the file, as the user named it.
         unit: what ``number`` counts, ``line`` or ``row``.
-        number: where in the source, from 1; in a text file an editor jumps there.
-        kind: a short name for the sort of problem, the same for all of a sort.
-        detail: what is wrong with this very row.
-        harmless: such rows belong to the data, and are skipped and counted whatever ``on_bad`` says: an empty line of
-            raw text, a pair without a gold label, a row of another split.
+        number: line or row number, starting at 1.
+        kind: short category, used for counting.
+        detail: what is wrong with this row.
+        harmless: the row is not an error and is skipped whatever ``on_bad`` says: an empty line of plain text, a pair
+            without a gold label, a row of another split.
     """
 
     source: str
@@ -42,11 +42,11 @@ class Problem:
 
 
 OnBad = Literal["error", "skip"] | Callable[[Problem], None]
-"""What happens to a bad row: stop with an error, skip it and count, or skip it and call this with the problem."""
+"""What to do with a bad row: raise an error, skip and count it, or skip it and call this function."""
 
 
 class ProblemCount:
-    """Counts problems by kind and keeps the first few; pass one as ``on_bad`` to have the numbers afterwards."""
+    """Counts problems by kind and stores the first few. Pass one as ``on_bad`` to get the counts."""
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
@@ -54,32 +54,29 @@ class ProblemCount:
 
     def __call__(self, problem: Problem) -> None:
         self.kinds[problem.kind] += 1
-        if len(self.first) < _KEPT:
+        if len(self.first) < _STORED:
             self.first.append(problem)
 
     def __len__(self) -> int:
         return self.kinds.total()
 
-    def __bool__(self) -> bool:
-        return bool(self.kinds)
-
     def __str__(self) -> str:
-        """The kinds with their counts, most frequent first: ``3 empty sentence, 1 unknown label``."""
+        """Counts by kind, most frequent first: ``3 empty sentence, 1 unknown label``."""
         return ", ".join(f"{count:,} {kind}" for kind, count in self.kinds.most_common())
 
 
 class Reporter:
-    """Where readers send problems: does with them what ``on_bad`` says, and keeps count.
+    """Handles the problems of one source as ``on_bad`` says, and counts them.
 
     Attributes:
-        count: of the bad rows.
-        skipped: of the harmless ones, which ``on_bad`` never sees, by kind.
+        bad: counts of bad rows.
+        skipped: counts of harmless rows, which are never passed to ``on_bad``.
     """
 
     def __init__(self, on_bad: OnBad) -> None:
         if not callable(on_bad) and on_bad not in ("error", "skip"):
-            raise DiffaugError(f"on_bad must be 'error', 'skip' or a function, not {on_bad!r}")
-        self.count = ProblemCount()
+            raise DiffaugError(f"on_bad must be 'error', 'skip' or a function, got {on_bad!r}")
+        self.bad = ProblemCount()
         self.skipped = ProblemCount()
         self._on_bad = on_bad
 
@@ -89,42 +86,42 @@ class Reporter:
             return
         if self._on_bad == "error":
             raise DiffaugError(
-                f"{problem}; repair the {problem.unit}, or have such {problem.unit}s skipped and counted "
-                "(on_bad='skip', in a recipe data.on_bad)"
+                f"{problem}; fix the {problem.unit}, or skip such {problem.unit}s with on_bad='skip' (in a recipe: "
+                "data.on_bad)"
             )
-        self.count(problem)
+        self.bad(problem)
         if callable(self._on_bad):
             self._on_bad(problem)
 
-    def conclude(self, source: str, kept: int) -> None:
-        """After the last row: nothing usable is an error even when skipping; what was skipped is logged."""
-        rows = len(self.count) + len(self.skipped) + kept
-        if kept == 0:
+    def finish(self, source: str, used: int) -> None:
+        """Log what was skipped, after the last row.
+
+        Raises:
+            DiffaugError: no row could be used. This is an error even with ``on_bad="skip"``.
+        """
+        rows = len(self.bad) + len(self.skipped) + used
+        if used == 0:
             if not rows:
-                raise DiffaugError(f"{source} holds column names but no rows")
-            found = ", ".join(str(count) for count in (self.count, self.skipped) if count)
-            first = (self.count or self.skipped).first[0]
-            raise DiffaugError(f"{source} holds no usable row ({found}); the first problem: {first}")
+                raise DiffaugError(f"{source} has column names but no rows")
+            counts = ", ".join(str(count) for count in (self.bad, self.skipped) if count)
+            first = (self.bad or self.skipped).first[0]
+            raise DiffaugError(f"{source} has no usable row ({counts}); the first problem: {first}")
         if callable(self._on_bad):
             return
-        if self.count:
-            logger.warning(
-                "%s: skipped %s of %s rows (%s); the first: %s",
-                source,
-                f"{len(self.count):,}",
-                f"{rows:,}",
-                self.count,
-                self.count.first[0],
-            )
+        if self.bad:
+            message = "%s: skipped %s of %s rows with problems (%s); the first: %s"
+            logger.warning(message, source, f"{len(self.bad):,}", f"{rows:,}", self.bad, self.bad.first[0])
         if self.skipped:
-            logger.warning(
-                "%s: left out %s of %s rows (%s)", source, f"{len(self.skipped):,}", f"{rows:,}", self.skipped
-            )
+            message = "%s: skipped %s of %s rows (%s)"
+            logger.warning(message, source, f"{len(self.skipped):,}", f"{rows:,}", self.skipped)
+
+
+def raise_problem(problem: Problem) -> None:
+    """Raise an error for any problem; the default of the line reader."""
+    raise DiffaugError(str(problem))
 
 
 def quoted(value: object, width: int = 40) -> str:
-    """A piece of user data for a message: short, and without characters that a terminal could not show."""
+    """The repr of a value from user data, shortened and safe to print on any terminal."""
     text = repr(value)
-    if len(text) > width:
-        text = text[: width - 4] + "..." + text[-1]
-    return text
+    return text if len(text) <= width else text[: width - 4] + "..." + text[-1]

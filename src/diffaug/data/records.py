@@ -1,4 +1,4 @@
-"""Data as training and evaluation see it: parallel columns, a million rows of which fit in memory."""
+"""Data in memory as training and evaluation use it: parallel columns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class _Columns:
-    """What the dataclasses below have in common: their fields are lists of one length.
+class _Records:
+    """Base class: the fields of a subclass are lists of the same length.
 
     Attributes:
         kind: what the rows are, for messages.
@@ -26,27 +26,27 @@ class _Columns:
     def __post_init__(self) -> None:
         lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
         if len(set(lengths.values())) > 1:
-            raise DiffaugError(f"columns of different length: {lengths}")
+            raise DiffaugError(f"all columns must have the same length, got {lengths}")
 
-    def _lists(self) -> list[list[Any]]:
+    def _columns(self) -> list[list[Any]]:
         return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
 
     def __len__(self) -> int:
-        return len(self._lists()[0])
+        return len(self._columns()[0])
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """The rows, as tuples in the order of the fields."""
-        return zip(*self._lists(), strict=True)
+        return zip(*self._columns(), strict=True)
 
     def take(self, indices: Iterable[int]) -> Self:
-        """The rows at these places, in this order."""
+        """The rows with these indices, in this order."""
         indices = list(indices)
-        return type(self)(*([column[i] for i in indices] for column in self._lists()))
+        return type(self)(*([column[i] for i in indices] for column in self._columns()))
 
 
 @dataclass(frozen=True)
-class PositivePairs(_Columns):
-    """Two sentences that belong together: a question and its duplicate, a query and what answers it."""
+class PositivePairs(_Records):
+    """Two sentences that belong together: a question and its duplicate, a query and its answer."""
 
     kind: ClassVar[str] = "positive pairs"
     anchors: list[str]
@@ -55,15 +55,15 @@ class PositivePairs(_Columns):
 
 @dataclass(frozen=True)
 class Triplets(PositivePairs):
-    """A sentence, one that follows from it, and one that looks alike but contradicts it: its hard negative."""
+    """A sentence, one that it entails, and a similar one that it contradicts (the hard negative)."""
 
     kind: ClassVar[str] = "triplets"
     negatives: list[str]
 
 
 @dataclass(frozen=True)
-class LabelledPairs(_Columns):
-    """Premise and hypothesis, and what the first says about the second."""
+class LabelledPairs(_Records):
+    """Premise, hypothesis, and the label of the pair."""
 
     kind: ClassVar[str] = "labelled pairs"
     premises: list[str]
@@ -71,15 +71,15 @@ class LabelledPairs(_Columns):
     labels: list[Label]
 
     def binary(self) -> list[int]:
-        """1 where the premise entails the hypothesis, 0 elsewhere."""
+        """1 for entailment, 0 for everything else."""
         return [int(label is Label.ENTAILMENT) for label in self.labels]
 
     def without_neutral(self) -> LabelledPairs:
-        """The pairs that are entailed or are not, for a classifier with two classes."""
+        """All pairs but the neutral ones, for a classifier with two classes."""
         return self.take(i for i, label in enumerate(self.labels) if label is not Label.NEUTRAL)
 
     def three_way(self) -> list[int]:
-        """0 entailment, 1 neutral, 2 contradiction.
+        """0 for entailment, 1 for neutral, 2 for contradiction.
 
         Raises:
             DiffaugError: the data has two labels only.
@@ -94,8 +94,8 @@ class LabelledPairs(_Columns):
 
 
 @dataclass(frozen=True)
-class ScoredPairs(_Columns):
-    """Two sentences and how similar people find them, on any scale that grows with similarity."""
+class ScoredPairs(_Records):
+    """Two sentences and their similarity as judged by people, on any increasing scale."""
 
     kind: ClassVar[str] = "scored pairs"
     first: list[str]
@@ -103,31 +103,30 @@ class ScoredPairs(_Columns):
     scores: list[float]
 
     def check_they_rank(self, source: object) -> None:
-        """Raise if all scores are one and the same; ``source`` is named in the error."""
+        """Raise if all scores are equal; the error names ``source``."""
         if len(set(self.scores)) < 2:
             raise DiffaugError(
-                f"{source}: every score is {self.scores[0]:g}, so no ranking can be compared with them; scored pairs "
+                f"{source}: every score is {self.scores[0]:g}, so there is no ranking to compare with; scored pairs "
                 "need at least two different scores"
             )
 
 
-Records = TypeVar("Records", bound=_Columns)
+AnyRecords = TypeVar("AnyRecords", bound=_Records)
 
 
-def join(parts: Sequence[Records]) -> Records:
-    """The rows of all parts, which must be of one type, in their order."""
+def concatenate(parts: Sequence[AnyRecords]) -> AnyRecords:
+    """The rows of all parts, which must be of one type."""
     if len(parts) == 1:
         return parts[0]
-    columns = zip(*(part._lists() for part in parts), strict=True)
+    columns = zip(*(part._columns() for part in parts), strict=True)
     return type(parts[0])(*([cell for column in lists for cell in column] for lists in columns))
 
 
 def triplets_from_pairs(pairs: LabelledPairs) -> Triplets:
-    """Join an entailed and a contradicted hypothesis of the same premise, in the order of the file.
+    """Combine the k-th entailment of each premise with its k-th contradiction, in the order of the data.
 
-    The k-th entailment of a premise meets its k-th contradiction, so no hypothesis is used twice; what is left over,
-    and all neutral hypotheses, are not used. In data with two labels, what is not entailed takes the place of the
-    contradiction.
+    No hypothesis is used twice; surplus and neutral hypotheses are not used. In data with two labels, the hypotheses
+    that are not entailed take the place of contradictions.
 
     Raises:
         DiffaugError: no premise has both.
@@ -139,22 +138,22 @@ def triplets_from_pairs(pairs: LabelledPairs) -> Triplets:
     for premise, hypothesis, label in pairs:
         if label is not Label.ENTAILMENT and label is not opposite:
             continue
-        entailed, denied = waiting.setdefault(premise, (deque(), deque()))
-        (entailed if label is Label.ENTAILMENT else denied).append(hypothesis)
-        if entailed and denied:
+        positives, negatives = waiting.setdefault(premise, (deque(), deque()))
+        (positives if label is Label.ENTAILMENT else negatives).append(hypothesis)
+        if positives and negatives:
             triplets.anchors.append(premise)
-            triplets.positives.append(entailed.popleft())
-            triplets.negatives.append(denied.popleft())
+            triplets.positives.append(positives.popleft())
+            triplets.negatives.append(negatives.popleft())
     if not triplets:
         raise DiffaugError(
-            f"no triplet can be built from these {len(pairs):,} pairs: no premise comes with both an entailment and "
-            f"a {'contradiction' if three else 'hypothesis that is not entailed'}"
+            f"no triplet can be built from these {len(pairs):,} pairs: no premise has both an entailment and a "
+            f"{'contradiction' if three else 'hypothesis that is not entailed'}"
         )
     return triplets
 
 
 def pairs_from_triplets(triplets: Triplets) -> LabelledPairs:
-    """The binary pairs of stage 1: (premise, entailment) is 1, (premise, contradiction) is 0; two for each triplet."""
+    """The pairs of stage 1, two per triplet: (anchor, positive) is entailment, (anchor, negative) contradiction."""
     return LabelledPairs(
         [anchor for anchor in triplets.anchors for _ in range(2)],
         [sentence for _, positive, negative in triplets for sentence in (positive, negative)],

@@ -1,22 +1,26 @@
-"""Scores of sentence embeddings that can be trusted and compared.
+"""Evaluation of sentence embeddings: STS, transfer tasks, your own data, and comparison of two models.
 
-The public names load on first use: who only looks for the tasks of a folder need not wait for torch.
+Names are loaded on first use, so that finding the tasks of a folder does not import torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from diffaug.evaluation.report import Report as Report
-    from diffaug.evaluation.run import evaluate as evaluate
+    from diffaug.evaluation.evaluator import evaluate as evaluate
+    from diffaug.evaluation.result import EvaluationResult as EvaluationResult
 
-__all__ = ["Report", "evaluate"]
+__all__ = ["EvaluationResult", "evaluate"]
 
-_HOMES = {"Report": "diffaug.evaluation.report", "evaluate": "diffaug.evaluation.run"}
+_MODULES = {
+    "EvaluationResult": "diffaug.evaluation.result",
+    "Report": "diffaug.evaluation.result",  # the name of EvaluationResult in version 0.1; to be removed in 0.3
+    "evaluate": "diffaug.evaluation.evaluator",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'diffaug.evaluation' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), "EvaluationResult" if name == "Report" else name)

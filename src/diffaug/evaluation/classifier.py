@@ -1,4 +1,4 @@
-"""Logistic regression on frozen vectors, its L2 penalty chosen on held-out data."""
+"""Logistic regression on frozen vectors, with the L2 penalty chosen on held-out data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Advance = Callable[[int], None]
 
 OUTER_FOLDS = 10
 INNER_FOLDS = 5
-# Inverse strengths of the penalty, for vectors of length one; strongest first, so that each fit starts from the last.
+# Values of C (inverse L2 penalty) for vectors of length 1, strongest penalty first: each fit starts from the last one.
 STRENGTHS = (0.25, 1.0, 4.0, 16.0, 64.0)
 
 
 def predict_on_folds(vectors: Vectors, labels: Labels, seed: int, advance: Advance) -> Labels:
-    """A prediction for every row, by a classifier that has seen neither it nor chosen its penalty by it.
+    """Predict each row by nested cross-validation.
 
     The rows are split into ten folds; for each, the penalty is chosen by cross-validation within the other nine.
     """
@@ -44,7 +44,7 @@ def predict_on_folds(vectors: Vectors, labels: Labels, seed: int, advance: Advan
 
 
 def predict_on_test(train: Labelled, dev: Labelled | None, test: Vectors, seed: int, advance: Advance) -> Labels:
-    """Predictions for a test split; the penalty is chosen on the dev split, or on ten folds of the train split."""
+    """Predict a test split; the penalty is chosen on the dev split, or by 10-fold cross-validation on the train set."""
     with _workers() as run:
         if dev is None:
             strength = _best_on_folds(*train, OUTER_FOLDS, seed, advance, run)
@@ -54,19 +54,19 @@ def predict_on_test(train: Labelled, dev: Labelled | None, test: Vectors, seed: 
 
 
 def fits(folds: bool, dev: bool) -> int:
-    """How many paths of penalties a task takes, for a progress bar."""
+    """The number of fits over all penalties, for the progress bar."""
     return OUTER_FOLDS * INNER_FOLDS if folds else 1 if dev else OUTER_FOLDS
 
 
 @contextmanager
 def _workers() -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` that works on several folds at a time, each on one thread of the linear algebra library.
+    """A `map` that runs several folds in parallel, each with one BLAS thread.
 
-    That library's own threads make fits of this size slower, not faster, and make sums depend on their number.
+    More BLAS threads make fits of this size slower, and make results depend on their number.
     """
     limits = _import("threadpoolctl").threadpool_limits(1)
     with limits, warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        warnings.simplefilter("ignore")  # sklearn tells when it falls back to another solver or stops early
+        warnings.simplefilter("ignore")  # scikit-learn warns when it changes the solver or stops early
         yield pool.map
 
 
@@ -81,7 +81,7 @@ def _best_on_folds(
 
 
 def _accuracies(train: Labelled, held_out: Labelled, advance: Advance) -> NDArray[np.float64]:
-    """The accuracy on held-out rows for each strength."""
+    """Held-out accuracy for each value of C."""
     classifier = _Classifier(*train)
     vectors, labels = classifier.scaled(held_out[0]), held_out[1]
     found = [(classifier.fit(strength).predict(vectors) == labels).mean() for strength in STRENGTHS]
@@ -90,32 +90,32 @@ def _accuracies(train: Labelled, held_out: Labelled, advance: Advance) -> NDArra
 
 
 def _best(accuracies: NDArray[np.float64]) -> float:
-    """Of equally good strengths the one with the strongest penalty."""
+    """The best value of C; of equally good ones the strongest penalty."""
     return STRENGTHS[int(np.argmax(accuracies))]
 
 
 class _Classifier:
-    """Logistic regression on vectors moved to mean zero and scaled to a variance of one, over all their numbers.
+    """Logistic regression on vectors with mean 0 and, over all components together, variance 1.
 
-    Moving them changes nothing but the intercept, which is not penalised, and makes them easy to fit; the scale makes
-    the strengths mean the same whether or not a model normalises its vectors.
+    Centring only changes the intercept, which is not penalised, and speeds up the fit. Scaling makes the penalty
+    independent of whether a model normalises its vectors.
     """
 
     def __init__(self, vectors: Vectors, labels: Labels) -> None:
         self._mean = vectors.mean(0)
         self._scale = float(np.sqrt(((vectors - self._mean) ** 2).mean())) or 1.0
         self._vectors, self._labels = self.scaled(vectors), labels
-        # Newton's method is exact in a few steps for two classes; for more its matrix grows with their square.
+        # Newton's method converges in a few steps; its Hessian grows with the square of the number of classes.
         solver = "newton-cholesky" if len(np.unique(labels)) == 2 else "lbfgs"
         self._model = _import("sklearn.linear_model").LogisticRegression(solver=solver, warm_start=True, max_iter=1000)
 
     def scaled(self, vectors: Vectors) -> Vectors:
-        """Other vectors, moved and scaled like those the classifier learns from."""
+        """Apply the centring and scaling of the training vectors."""
         return (vectors - self._mean) / np.float32(self._scale)
 
     def fit(self, strength: float) -> Any:
-        """The model for a penalty, found from where the last one was."""
-        # A strength for vectors of length one, in terms of vectors whose squared length is their width.
+        """Fit with a value of C, starting from the previous solution."""
+        # C is given for vectors of length 1; the squared length of scaled vectors is their width.
         self._model.C = strength / self._vectors.shape[1]
         return self._model.fit(self._vectors, self._labels)
 

@@ -1,37 +1,38 @@
-"""Finding the files of the tasks in a folder, and reading them without guessing."""
+"""Find and read the files of evaluation tasks in a folder."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diffaug.data.lines import read_lines
+from diffaug.data.public.download import checksum
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.protocol import CHECKSUMS
 
-# SentEval/data/downstream/STS/STS12-en-test/ is the deepest known layout when its parent is named.
+# The deepest known layout, if the parent of SentEval is given: SentEval/data/downstream/STS/STS12-en-test/.
 _DEPTH = 6
 
 
 Folders = Path | Sequence[Path]
-"""A folder with data, or several that are searched in their order."""
+"""A folder with data, or several, which are searched in order."""
 
 
 def folder_list(folders: Folders) -> list[Path]:
-    """One folder or several, as a list."""
+    """Return a list for one folder or several."""
     return [folders] if isinstance(folders, Path) else list(folders)
 
 
 @dataclass
 class DataFolder:
-    """One or more folders with evaluation data, in whichever layout, and a record of every file read from them.
+    """One or more folders with evaluation data, in any layout, and a record of all files that were read.
 
     Attributes:
-        roots: where to look; a file that lies in several is taken from the first.
-        files: for each file read, its SHA-256.
-        warnings: files with the right rows but another checksum than the published ones.
+        roots: the folders; a file that several of them have is read from the first.
+        files: SHA-256 of each file that was read.
+        warnings: files with the right number of rows whose checksum differs from the published file's.
     """
 
     roots: Sequence[Path]
@@ -39,11 +40,11 @@ class DataFolder:
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Path by name, nearest first: a task's files lie in few folders, but at different depths.
+        # Paths by file name, smallest depth first.
         self._by_name: dict[str, list[Path]] = {}
         for root in self.roots:
             if not root.is_dir():
-                raise DiffaugError(f"there is no folder {root} with evaluation data")
+                raise DiffaugError(f"the folder {root} with evaluation data does not exist")
             found = []
             for folder, inside, names in os.walk(root):
                 depth = len(Path(folder).relative_to(root).parts)
@@ -53,50 +54,35 @@ class DataFolder:
                 self._by_name.setdefault(name, []).append(Path(folder, name))
 
     def find(self, name: str, folders: Sequence[str] = ()) -> Path | None:
-        """The file of that name, if ``folders`` are given in a folder of one of those names."""
+        """The path of a file, or None; if ``folders`` is given, its parent must have one of these names."""
         for path in self._by_name.get(name, ()):
             if not folders or path.parent.name in folders:
                 return path
         return None
 
-    def lines(self, path: Path, encoding: str = "utf-8-sig") -> list[str]:
-        """The lines of a file; only a newline ends one, since U+0085 and its kin are text in these files."""
-        try:
-            raw = path.read_bytes()
-        except OSError as error:
-            raise DiffaugError(f"{path} cannot be read: {error.strerror or error}") from error
-        self._record(path, raw)
-        try:
-            text = raw.decode(encoding)
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
-            raise DiffaugError(f"{path}, line {line}: not {encoding.removesuffix('-sig')}; fetch it again") from error
-        lines = text.split("\n")
-        if lines[-1] == "":
-            lines.pop()
-        return [line.removesuffix("\r") for line in lines]
-
-    def _record(self, path: Path, raw: bytes) -> None:
-        if path in self.files:
-            return
-        self.files[path] = hashlib.sha256(raw).hexdigest()
-        known = CHECKSUMS.get(path.name)
-        if known is not None and known != self.files[path]:
-            self.warnings.append(
-                f"{path} is not the published file (SHA-256 {self.files[path][:12]}... instead of {known[:12]}...), "
-                "though its rows are of the right number; its scores may not compare"
-            )
+    def lines(self, path: Path, encoding: str = "utf-8") -> list[str]:
+        """The lines of a file, whose checksum is recorded."""
+        lines = [text for _, text in read_lines(path, encoding=encoding)]
+        if path not in self.files:
+            self.files[path] = found = checksum(path)
+            known = CHECKSUMS.get(path.name)
+            if known is not None and known != found:
+                self.warnings.append(
+                    f"{path} is not the published file (SHA-256 {found[:12]}... instead of {known[:12]}...), "
+                    "though it has the right number of rows; its scores may not be comparable"
+                )
+        return lines
 
 
 def check_rows(where: str, found: int, expected: int, task: str) -> None:
-    """Raise unless a file holds what it must: a cut file gives wonderful scores (20 rows of SUBJ gave 99.65)."""
+    """Raise if a file has the wrong number of rows: a truncated file gives wrong scores (20 rows of SUBJ: 99.65)."""
     if found != expected:
         raise DiffaugError(
-            f"{where} holds {found:,} rows, but {task} has {expected:,}: the file is incomplete or another edition; "
-            "fetch it again (diffaug data get) and do not score this one"
+            f"{where}: found {found:,} rows, but {task} has {expected:,}: the file is incomplete or another version; "
+            "download it again (diffaug data get)"
         )
 
 
 def one_spaced(text: str) -> str:
-    """Text as SentEval hands it to a model: its words with one space between, none around."""
+    """Collapse whitespace to single spaces, as SentEval does."""
     return " ".join(text.split())

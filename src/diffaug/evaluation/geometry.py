@@ -1,10 +1,9 @@
-"""How a model's vectors lie in space: alignment, uniformity, anisotropy, and the distance of two views."""
+"""Geometry of a model's vectors: alignment, uniformity, anisotropy, and the distance between two views."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,22 +14,22 @@ from diffaug.evaluation.tasks import Embeddings
 from diffaug.inference.runner import TorchRunner
 from diffaug.losses.metrics import alignment, anisotropy, divergence, uniformity
 
-# Pairs above four fifths of the scale mean the same: on STS-B's scale from 0 to 5 those above 4, as SimCSE takes them.
+# Pairs above 80 % of the scale are positives; on STS-B, from 0 to 5, those above 4, as in SimCSE.
 _POSITIVE = 0.8
 _BATCH = 64
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Measures of a model's vectors on one set of sentences; see `diffaug.losses.metrics` for the formulas.
+    """Measures of a model's vectors on a set of sentences; see `diffaug.losses.metrics` for the formulas.
 
     Attributes:
-        data: where the sentences come from.
-        sentences, positives: how many distinct sentences, and pairs that mean the same, were measured.
-        alignment: mean squared distance of those pairs; lower is better.
-        uniformity: how evenly the sentences are spread; lower is better.
-        anisotropy: the mean cosine of two different sentences.
-        delta: for a model with two views of a sentence, their mean distance; else None.
+        data: the name of the data.
+        sentences, positives: number of distinct sentences and of positive pairs.
+        alignment: mean squared distance of positive pairs; lower is better.
+        uniformity: how evenly the vectors are spread; lower is better.
+        anisotropy: mean cosine of two different sentences.
+        delta: mean distance between the two views of a sentence; None for a model without views.
     """
 
     data: str
@@ -41,14 +40,10 @@ class Geometry:
     anisotropy: float
     delta: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)
-
 
 @dataclass
 class GeometryTask:
-    """Sentences to measure, and the pairs among them that mean the same."""
+    """Sentences to measure, and the positive pairs among them."""
 
     data: str
     first: list[str]
@@ -57,15 +52,14 @@ class GeometryTask:
 
     @classmethod
     def from_pairs(cls, data: str, pairs: ScoredPairs, lowest: float, highest: float) -> GeometryTask:
-        """Positive are the pairs above four fifths of the scale."""
-        bar = lowest + _POSITIVE * (highest - lowest)
-        near = [i for i, score in enumerate(pairs.scores) if score > bar]
-        chosen = pairs.take(near)
-        return cls(data, chosen.first, chosen.second, [*pairs.first, *pairs.second])
+        """Positives are the pairs above 80 % of the scale."""
+        threshold = lowest + _POSITIVE * (highest - lowest)
+        positives = pairs.take([i for i, score in enumerate(pairs.scores) if score > threshold])
+        return cls(data, positives.first, positives.second, [*pairs.first, *pairs.second])
 
     @classmethod
     def from_triplets(cls, data: str, triplets: Triplets) -> GeometryTask:
-        """Positive are anchor and positive."""
+        """Positives are the pairs of anchor and positive."""
         return cls(data, triplets.anchors, triplets.positives, triplets.negatives)
 
     def sentences(self) -> Iterable[str]:
@@ -88,9 +82,9 @@ class GeometryTask:
 
 @torch.inference_mode()
 def delta(embedder: Embedder, sentences: Sequence[str]) -> float | None:
-    """The mean distance of the two views of a sentence, before any head; None for a model without views.
+    """The mean distance between the two views of a sentence, before any head; None for a model without views.
 
-    An export to ONNX has its views folded together, and counts as a model without.
+    An ONNX export counts as a model without views, since its graph contains them merged.
     """
     if not isinstance(embedder.runner, TorchRunner):
         return None

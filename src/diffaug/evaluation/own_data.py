@@ -1,4 +1,4 @@
-"""Your own data as tasks: scored pairs, triplets, and retrieval."""
+"""Tasks on the user's own data: scored pairs, triplets, retrieval."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from diffaug.evaluation.statistics import Floats, Mean, Pearson, Spearman
 from diffaug.evaluation.tasks import Embeddings, TaskResult
 
 RECALL_AT = (1, 5, 10, 100)
-# Similarities held at a time.
+# Similarities in memory at a time.
 _BLOCK = 1 << 24
 
 
 @dataclass
 class PairsTask:
-    """Scored pairs: does the cosine rank them as people do?"""
+    """Scored pairs: rank correlation of cosines and gold scores."""
 
     name: str
     pairs: ScoredPairs
@@ -36,7 +36,7 @@ class PairsTask:
 
 @dataclass
 class TripletsTask:
-    """Triplets: is the anchor nearer to the positive than to the negative? Equally near is wrong."""
+    """Triplets: how often the anchor is closer to the positive than to the negative; a tie counts as wrong."""
 
     name: str
     triplets: Triplets
@@ -54,10 +54,10 @@ class TripletsTask:
 
 @dataclass
 class RetrievalTask:
-    """Retrieval: where in the corpus, sorted by cosine, do a query's relevant documents come?
+    """Retrieval: the ranks of a query's relevant documents in the corpus, sorted by cosine.
 
-    The score is the mean reciprocal rank of the first relevant document. Recall at k is the share of a query's relevant
-    documents among the first k. Documents of equal cosine come in the order of the corpus.
+    The score is the mean reciprocal rank (MRR) of the first relevant document. Recall at k is the share of a query's
+    relevant documents among the first k. Documents with equal cosine keep the order of the corpus.
     """
 
     name: str
@@ -78,7 +78,7 @@ class RetrievalTask:
 
 
 def _ranks(queries: Floats, corpus: Floats, relevant: list[list[int]]) -> list[Floats]:
-    """For each query the ranks, from 1, of its relevant documents."""
+    """For each query, the ranks of its relevant documents, from 1."""
     found = []
     step = max(1, _BLOCK // len(corpus))
     for start in range(0, len(queries), step):

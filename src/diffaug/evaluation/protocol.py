@@ -1,6 +1,6 @@
-"""What the public tasks are: their names, parts and row counts, and the files they are published in.
+"""The public tasks: names, subtasks, row counts and published files.
 
-Scores are comparable only if the data is: every count here is checked before anything is scored.
+Scores are comparable only on the same data, so all row counts are checked before scoring.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from diffaug.data.catalogue import SOURCES
+from diffaug.data.public.catalogue import DATASETS
 from diffaug.errors import DiffaugError
 
 STS_PROTOCOL = "sts_all_spearman"
-"""Cosine of the two vectors; one Spearman correlation over the joined pairs of all sub-tasks, times 100."""
+"""100 times Spearman's correlation of cosines and gold scores, over the concatenated pairs of all subtasks."""
 FOLDS_PROTOCOL = "logreg_10fold"
-"""Logistic regression on frozen vectors; accuracy over ten held-out folds, L2 chosen on folds inside the other nine."""
+"""Logistic regression on frozen vectors; accuracy in nested 10-fold cross-validation, which also chooses L2."""
 TEST_PROTOCOL = "logreg_test"
-"""Logistic regression on frozen vectors; accuracy on the test split, L2 chosen on the dev split or ten train folds."""
+"""Logistic regression on frozen vectors; test accuracy, L2 chosen on the dev split or by 10-fold cross-validation."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class StsSpec:
     """An STS task.
 
     Attributes:
-        name: as tables call it.
-        subtasks: the rows of each sub-task, in the order in which they are joined.
-        tsv: the files ``{tsv}.{sub-task}.tsv`` hold ``score<TAB>sentence<TAB>sentence``.
-        folders: for a SemEval year, the folders that hold ``STS.input.*.txt`` and ``STS.gs.*.txt``: SentEval's name
-            for it, and the one in the organisers' archive.
-        original: for the others, the one file of the original release.
-        hub: a data set on the hub with exactly these pairs, not split into sub-tasks, with its revision and split.
-        extra: not one of the seven; evaluated when named, never part of the average.
+        name: the name in tables.
+        subtasks: the number of rows of each subtask, in concatenation order.
+        tsv: the files ``{tsv}.{subtask}.tsv`` contain ``score<TAB>sentence<TAB>sentence``.
+        folders: for a SemEval year, the names of the folder with ``STS.input.*.txt`` and ``STS.gs.*.txt``, in SentEval
+            and in the organisers' archive.
+        original: for other tasks, the file of the original release.
+        hub: name, revision and split of a data set on the hub with exactly these pairs, without subtasks.
+        extra: not one of the seven STS tasks: evaluated only by name, and never averaged.
     """
 
     name: str
@@ -92,7 +92,7 @@ STS = (
         original="sts-test.csv",
         hub=("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "test"),
     ),
-    # The hub's mteb/sickr-sts joins train, trial and test (9,927 pairs), which is another score.
+    # The hub's mteb/sickr-sts contains train, trial and test (9,927 pairs), so its score is not comparable.
     StsSpec("SICK-R", {"test": 4927}, tsv="SICK", original="SICK_test_annotated.txt"),
     StsSpec(
         "STS-B-dev",
@@ -107,9 +107,9 @@ STS = (
 
 @dataclass(frozen=True)
 class TransferFile:
-    """A file of a transfer task: its name, the folders it is published in, and how many rows it holds.
+    """A file of a transfer task: its name, the names of its folder, and its number of rows.
 
-    ``rows`` None: only the sum over the task's files is known.
+    ``rows`` is None if only the sum over the task's files is known.
     """
 
     name: str
@@ -119,13 +119,13 @@ class TransferFile:
 
 @dataclass(frozen=True)
 class TransferSpec:
-    """A transfer task, read from SentEval's files as they are.
+    """A transfer task, read from SentEval's files.
 
     Attributes:
-        name: as tables call it.
-        layout: how its files are written: ``classes`` (a file a class), ``sst``, ``trec`` or ``mrpc``.
-        files: in the order positive, negative for ``classes``; train, (dev,) test for the others.
-        rows: of all files together.
+        name: the name in tables.
+        layout: the file format: ``classes`` (one file per class), ``sst``, ``trec`` or ``mrpc``.
+        files: positive, negative for ``classes``; train, (dev,) test for the others.
+        rows: the number of rows of all files together.
     """
 
     name: str
@@ -139,7 +139,7 @@ class TransferSpec:
 
 
 def _classes(name: str, positive: str, negative: str, folder: str, rows: tuple[int, int] | int) -> TransferSpec:
-    """A task of two files; ``folder`` is its name in the archive from which SentEval took it."""
+    """A task with one file per class; ``folder`` is its folder in the archive that SentEval downloads."""
     each = rows if isinstance(rows, tuple) else (None, None)
     files = tuple(TransferFile(file, (name, folder), n) for file, n in zip((positive, negative), each, strict=True))
     return TransferSpec(name, "classes", files, sum(rows) if isinstance(rows, tuple) else rows)
@@ -168,10 +168,10 @@ GROUPS = {"sts": [s.name for s in STS if not s.extra], "transfer": [t.name for t
 
 
 def choose_tasks(wanted: str | Iterable[str]) -> list[str]:
-    """Task names from groups (sts, transfer, geometry) and names, in the tables' order; case and hyphens are free.
+    """Expand groups (sts, transfer, geometry) and task names to task names in table order; ignores case and hyphens.
 
     Raises:
-        DiffaugError: a name that is neither.
+        DiffaugError: an unknown name.
     """
     words = wanted.split(",") if isinstance(wanted, str) else list(wanted)
     known = {_plain(name): [name] for name in [*(s.name for s in STS), *(t.name for t in TRANSFER)]}
@@ -186,7 +186,7 @@ def choose_tasks(wanted: str | Iterable[str]) -> list[str]:
             hint = f"; did you mean {known[near[0]][0] if len(known[near[0]]) == 1 else near[0]}?" if near else "."
             groups = ", ".join(GROUPS)
             names = ", ".join([*(s.name for s in STS), *(t.name for t in TRANSFER)])
-            raise DiffaugError(f"there is no task {word.strip()!r}{hint} There are the groups {groups}, and {names}")
+            raise DiffaugError(f"unknown task {word.strip()!r}{hint} Groups: {groups}. Tasks: {names}")
         chosen.update(known[_plain(word)])
     order = [*(s.name for s in STS), *(t.name for t in TRANSFER), GEOMETRY]
     return [name for name in order if name in chosen]
@@ -196,10 +196,10 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.casefold())
 
 
-# SHA-256 of published files: the TSV layout, and SentEval's transfer files. A file with another checksum but the right
-# number of rows may be a harmless edition (other line ends, say): that is a warning.
+# SHA-256 of published files: the TSV layout, and SentEval's transfer files. A file with another checksum and the right
+# number of rows may differ harmlessly (in line endings, for example), so it only causes a warning.
 CHECKSUMS = {
-    **{file.name: file.sha256 for source in SOURCES for file in source.files if file.sha256 is not None},
+    **{file.name: file.sha256 for source in DATASETS for file in source.files if file.sha256 is not None},
     "STS12.MSRpar.tsv": "0152db6de47cb0c309482425118281b8afad65a066ad961c96930d511d62dba1",
     "STS12.MSRvid.tsv": "2d5e703f25d55e278bfd4f660d1cf5eb138ee4ad720ecb26ee683fcb4c2b1459",
     "STS12.SMTeuroparl.tsv": "b70cbc8262db9fe178341a2e427d713be2fb440b1cccc1736cd0e66f0ac8ff59",

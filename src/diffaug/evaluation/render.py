@@ -1,4 +1,4 @@
-"""A report for people: tables on a terminal, and the same as Markdown."""
+"""An evaluation result as tables, for the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from diffaug import tabular
 from diffaug.evaluation.geometry import Geometry
-from diffaug.evaluation.report import Average, Report
+from diffaug.evaluation.result import Average, EvaluationResult
 from diffaug.evaluation.tasks import TaskResult
 from diffaug.tabular import Section, whole_rows
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 _UNDEFINED = "undefined"
 
 
-def head(report: Report) -> list[str]:
-    """What the tables are about."""
-    lines = [f"model: {report.model.name}", f"fingerprint: {report.model.fingerprint or 'none (a callable)'}"]
-    if report.versus is not None:
+def head(result: EvaluationResult) -> list[str]:
+    """The lines above the tables: the models and their fingerprints."""
+    lines = [f"model: {result.model.name}", f"fingerprint: {result.model.fingerprint or 'none (a callable)'}"]
+    if result.versus is not None:
         lines += [
-            f"compared with: {report.versus.model.name}",
-            f"its fingerprint: {report.versus.model.fingerprint or 'none (a callable)'}",
+            f"compared with: {result.versus.model.name}",
+            f"its fingerprint: {result.versus.model.fingerprint or 'none (a callable)'}",
         ]
     return lines
 
 
-def sections(report: Report) -> Iterator[Section]:
-    """The tables of a report."""
-    percent = f"{100 * report.settings.confidence:g} %"
-    sts, transfer, own = ([t for t in report.tasks if t.group == group] for group in ("sts", "transfer", "own"))
-    averages = {average.group: average for average in report.averages}
+def sections(result: EvaluationResult) -> Iterator[Section]:
+    """The tables of a result."""
+    percent = f"{100 * result.settings.confidence:g} %"
+    sts, transfer, own = ([t for t in result.tasks if t.group == group] for group in ("sts", "transfer", "own"))
+    averages = {average.group: average for average in result.averages}
     if sts:
         rows = [[task.name, _number(task.score), _interval(task), *_sts_others(task), f"{task.rows:,}"] for task in sts]
         columns = ["task", "all", percent, "mean", "wmean", "Pearson", "pairs"]
@@ -48,10 +48,10 @@ def sections(report: Report) -> Iterator[Section]:
     if own:
         rows = [[t.name, t.protocol, _number(t.score), _interval(t), f"{t.rows:,}", _others(t)] for t in own]
         yield Section("Own data", ["task", "protocol", "score", percent, "rows", "also"], rows)
-    if report.geometry is not None:
-        yield _geometry(report, report.geometry)
-    if report.versus is not None:
-        names = report.labels
+    if result.geometry is not None:
+        yield _geometry(result, result.geometry)
+    if result.versus is not None:
+        names = result.labels
         rows = [
             [
                 c.name,
@@ -61,52 +61,52 @@ def sections(report: Report) -> Iterator[Section]:
                 f"{c.low:+.2f} to {c.high:+.2f}",
                 f"{c.p_value:.3f}",
             ]
-            for c in report.comparisons
+            for c in result.comparisons
         ]
         columns = ["task", names[0], names[1], "difference", percent, "p"]
-        averages_at = {i for i, c in enumerate(report.comparisons) if " average " in c.name}
+        averages_at = {i for i, c in enumerate(result.comparisons) if " average " in c.name}
         title = f"{names[0]} against {names[1]}: paired bootstrap"
         yield Section(title, columns, rows, whole_rows(rows, averages_at))
 
 
-def notes(report: Report) -> list[str]:
-    """What to know about the tables."""
+def notes(result: EvaluationResult) -> list[str]:
+    """The lines below the tables: comparisons, missing tasks, warnings."""
     found = []
-    if report.versus is not None:
-        found += [c.words(*report.labels) for c in report.comparisons]
-    found += [f"not evaluated: {name}: {why}" for name, why in report.missing.items()]
+    if result.versus is not None:
+        found += [c.words(*result.labels) for c in result.comparisons]
+    found += [f"not evaluated: {name}: {why}" for name, why in result.missing.items()]
     found += [
-        f"{task.name} is undefined: the cosine is the same for all pairs; the model has collapsed"
-        for task in report.tasks
+        f"{task.name} is undefined: all pairs have the same cosine; the model has collapsed"
+        for task in result.tasks
         if math.isnan(task.score)
     ]
-    return found + [f"warning: {warning}" for warning in report.warnings]
+    return found + [f"warning: {warning}" for warning in result.warnings]
 
 
-def markdown(report: Report) -> str:
-    """The report as Markdown."""
-    lines = [f"- {line}" for line in head(report)]
-    for section in sections(report):
+def markdown(result: EvaluationResult) -> str:
+    """The result as Markdown."""
+    lines = [f"- {line}" for line in head(result)]
+    for section in sections(result):
         lines += ["", *tabular.markdown(section)]
-    if said := notes(report):
+    if said := notes(result):
         lines += ["", *(f"- {note}" for note in said)]
     return "\n".join(lines) + "\n"
 
 
-def rich_report(report: Report) -> RenderableType:
-    """The report for a terminal."""
+def rich_result(result: EvaluationResult) -> RenderableType:
+    """The result for a terminal."""
     from rich.console import Group
     from rich.markup import escape
 
-    parts: list[RenderableType] = [escape(line) for line in head(report)]
-    for section in sections(report):
+    parts: list[RenderableType] = [escape(line) for line in head(result)]
+    for section in sections(result):
         parts += ["", tabular.rich_table(section)]
-    return Group(*parts, *(escape(note) for note in notes(report)))
+    return Group(*parts, *(escape(note) for note in notes(result)))
 
 
-def needed_width(report: Report) -> int:
-    """The characters a line must have room for: rich would rather cut a number than let a table be too wide."""
-    return max([60, *map(tabular.needed_width, sections(report))])
+def needed_width(result: EvaluationResult) -> int:
+    """The minimum line width; in a narrower console rich would cut off numbers."""
+    return max([60, *map(tabular.needed_width, sections(result))])
 
 
 def _with_average(title: str, columns: list[str], rows: list[list[str]], average: Average | None) -> Section:
@@ -118,10 +118,10 @@ def _with_average(title: str, columns: list[str], rows: list[list[str]], average
     return Section(title, columns, rows, whole_rows(rows, {len(rows) - 1}))
 
 
-def _geometry(report: Report, found: Geometry) -> Section:
+def _geometry(result: EvaluationResult, found: Geometry) -> Section:
     columns = ["model", "alignment", "uniformity", "anisotropy", "delta"]
     rows = []
-    for label, scores in zip(report.labels, (report, report.versus), strict=True):
+    for label, scores in zip(result.labels, (result, result.versus), strict=True):
         if scores is not None and (g := scores.geometry) is not None:
             measures = [f"{value:.4f}" for value in (g.alignment, g.uniformity, g.anisotropy)]
             apart = "" if g.delta is None else f"{g.delta:.4f}"
@@ -139,7 +139,7 @@ def _sts_others(task: TaskResult) -> list[str]:
 
 
 def _others(task: TaskResult) -> str:
-    """The other numbers of a task of one's own; the first detail is its score."""
+    """The other numbers of a task on own data; the first detail is the score."""
     return ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.2f}"
         for name, value in list(task.details.items())[1:]

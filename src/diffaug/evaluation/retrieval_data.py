@@ -1,9 +1,12 @@
-"""Retrieval data: queries, a corpus, and which documents are relevant to which query.
+"""Retrieval data: queries, a corpus, and the relevant documents of each query.
 
-Four forms are read: a folder as BEIR publishes it (``corpus.jsonl``, ``queries.jsonl``, ``qrels/test.tsv``); a JSON
-file with the keys ``queries``, ``corpus`` and ``relevant``; a table (.csv, .tsv, .jsonl, .parquet) with a column
-``query`` and a column ``document``, a row for each relevant pair, whose documents together are the corpus; and such
-rows, or a data set, passed in Python.
+Supported formats:
+
+- a BEIR folder (``corpus.jsonl``, ``queries.jsonl``, ``qrels/test.tsv``)
+- a JSON file with the keys ``queries``, ``corpus`` and ``relevant``
+- a table (.csv, .tsv, .jsonl, .parquet) with the columns ``query`` and ``document`` and one row per relevant pair;
+  all documents together are the corpus
+- such rows, or a data set, passed in Python
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffaug.data.formats import Source, open_table
-from diffaug.data.layout import Columns
-from diffaug.data.problems import Reporter
+from diffaug.data.columns import Columns
+from diffaug.data.lines import json_values, read_lines
+from diffaug.data.problems import Reporter, raise_problem
+from diffaug.data.table import Source, open_table
 from diffaug.errors import DiffaugError
 
 KEYS = ("queries", "corpus", "relevant")
-# The roles of a table's columns, and the names under which they are recognised, best first.
+# The column roles of a table, and the column names that are recognised, best first.
 ROLES: dict[str, tuple[str, ...]] = {
     "query": ("query", "question", "anchor"),
     "document": ("document", "positive", "relevant", "answer", "passage", "text"),
@@ -30,10 +34,10 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class RetrievalData:
-    """Texts, and for each query the places of its relevant documents in the corpus, at least one.
+    """Queries, corpus, and for each query the indices of its relevant documents, at least one.
 
     Attributes:
-        left_out: queries that came without any relevant document, which cannot be scored.
+        left_out: number of skipped queries without a relevant document.
     """
 
     queries: list[str]
@@ -43,20 +47,20 @@ class RetrievalData:
 
 
 def read_retrieval(source: Source | Mapping[str, Any], columns: Columns | None = None) -> RetrievalData:
-    """Read retrieval data in any of its forms, or take it from a mapping with the three keys.
+    """Read retrieval data in any supported format, or from a mapping with the three keys.
 
     Args:
         source: the data.
-        columns: of a table: which column is the ``query`` and which the ``document``, by name.
+        columns: for a table: the names of the columns ``query`` and ``document``.
 
     Raises:
-        DiffaugError: a part is missing, or a relevance judgement names a document that is not there.
+        DiffaugError: a part is missing, or a relevance judgement refers to an unknown document.
     """
     if not isinstance(source, (str, os.PathLike, Mapping)):
         return _from_table(source, columns)
     path = None if isinstance(source, Mapping) else Path(source).expanduser()
     if columns and (path is None or path.is_dir() or path.suffix == ".json"):
-        raise DiffaugError(f"{path or 'the data given'} has no columns that could be chosen; tables have")
+        raise DiffaugError(f"{path or 'the data given'} is not a table, so columns cannot be chosen")
     if path is None:
         return _from_mapping(source, "the data given")
     if path.is_dir():
@@ -73,7 +77,7 @@ def read_retrieval(source: Source | Mapping[str, Any], columns: Columns | None =
 def _from_mapping(content: Any, name: str) -> RetrievalData:
     if not isinstance(content, Mapping) or (missing := [key for key in KEYS if key not in content]):
         lacks = ", ".join(missing) if isinstance(content, Mapping) else "everything"
-        raise DiffaugError(f"{name}: retrieval data has queries, corpus and relevant; this lacks {lacks}")
+        raise DiffaugError(f"{name}: retrieval data needs queries, corpus and relevant; missing: {lacks}")
     queries, corpus = (_texts(content[key], key, name) for key in KEYS[:2])
     judgements = {str(query): [str(d) for d in documents] for query, documents in content["relevant"].items()}
     return _assemble(queries, corpus, judgements, name)
@@ -94,86 +98,82 @@ def _from_beir(folder: Path) -> RetrievalData:
     candidates = [folder / "qrels" / "test.tsv", folder / "qrels.tsv", folder / "test.tsv"]
     judged = next((path for path in candidates if path.is_file()), None)
     if judged is None:
-        raise DiffaugError(f"{folder} has no qrels/test.tsv, which says which documents are relevant")
+        raise DiffaugError(f"{folder} has no qrels/test.tsv with the relevance judgements")
     judgements: dict[str, list[str]] = {}
-    for number, line in enumerate(judged.read_text("utf-8").splitlines(), start=1):
+    for number, line in read_lines(judged):
         cells = line.split("\t")
         if number == 1 and cells[-1].strip() == "score":
             continue
         if len(cells) != 3 or not cells[2].strip().lstrip("-").isdigit():
-            raise DiffaugError(f"{judged}, line {number}: is not query-id, corpus-id and a whole number")
+            raise DiffaugError(f"{judged}, line {number}: expected query-id, corpus-id and an integer")
         if int(cells[2]) > 0:
             judgements.setdefault(cells[0], []).append(cells[1])
-    # BEIR's queries.jsonl holds the queries of all splits; only this split's can be scored here.
+    # BEIR's queries.jsonl has the queries of all splits; keep those of this split.
     return _assemble({i: text for i, text in queries.items() if i in judgements}, corpus, judgements, str(judged))
 
 
 def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     if not path.is_file():
         raise DiffaugError(
-            f"there is no {path}; a retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv"
+            f"{path} does not exist; a retrieval folder has corpus.jsonl, queries.jsonl and qrels/test.tsv"
         )
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-                yield str(row["_id"]), row
-            except (ValueError, KeyError, TypeError) as error:
-                raise DiffaugError(f"{path}, line {number}: is not a JSON object with an _id ({error!r})") from error
+    for number, row in json_values(read_lines(path), str(path), raise_problem):
+        if not isinstance(row, dict) or "_id" not in row:
+            raise DiffaugError(f"{path}, line {number}: expected a JSON object with an _id")
+        yield str(row["_id"]), row
 
 
 def _from_table(source: Source, columns: Columns | None) -> RetrievalData:
     judgements: dict[str, list[str]] = {}
-    with open_table(source, Reporter("error")) as table:
-        names = table.names
-        if names is None and table.may_have_header:
-            names = tuple(str(cell).strip() for cell in next(table.rows, (0, ()))[1])
-        elif names is None:
-            names = ("query", "document")  # pairs passed in Python
-        query, document = (_place(role, names, columns or {}, table.name) for role in ROLES)
-        for number, cells in table.rows:
-            pair = [cells[at] if at < len(cells) else None for at in (query, document)]
-            if not all(isinstance(cell, str) and cell.strip() for cell in pair):
-                raise DiffaugError(f"{table.name}, {table.unit} {number}: the query or the document is missing")
-            judgements.setdefault(str(pair[0]), []).append(str(pair[1]))
-        name = table.name
+    table = open_table(source, Reporter("error"))
+    names = table.names
+    if names is None and table.may_have_header:
+        names = tuple(str(cell).strip() for cell in next(table.rows, (0, ()))[1])
+    elif names is None:
+        names = ("query", "document")  # pairs passed in Python
+    query, document = (_column_index(role, names, columns or {}, table.name) for role in ROLES)
+    for number, cells in table.rows:
+        pair = [cells[at] if at < len(cells) else None for at in (query, document)]
+        if not all(isinstance(cell, str) and cell.strip() for cell in pair):
+            raise DiffaugError(f"{table.name}, {table.unit} {number}: the query or the document is missing")
+        judgements.setdefault(str(pair[0]), []).append(str(pair[1]))
     documents = {text: text for relevant in judgements.values() for text in relevant}
-    return _assemble({text: text for text in judgements}, documents, judgements, name)
+    return _assemble({text: text for text in judgements}, documents, judgements, table.name)
 
 
-def _place(role: str, names: Sequence[str], columns: Columns, table: str) -> int:
-    """Where in a row the cell of a role is."""
+def _column_index(role: str, names: Sequence[str], columns: Columns, table: str) -> int:
+    """The index of the column with a role."""
     chosen = next((column for key, column in columns.items() if key.casefold() in (role, *ROLES[role])), None)
     if chosen is not None:
         if chosen not in names:
-            raise DiffaugError(f"{table} has no column {chosen!r}; there are: {', '.join(names)}")
+            raise DiffaugError(f"{table} has no column {chosen!r}; its columns are: {', '.join(names)}")
         return names.index(chosen)
     plain = [name.casefold() for name in names]
-    place = next((plain.index(name) for name in ROLES[role] if name in plain), None)
-    if place is None:
+    index = next((plain.index(name) for name in ROLES[role] if name in plain), None)
+    if index is None:
         raise DiffaugError(
-            f"{table}: retrieval needs a column query and a column document; there are: {', '.join(names)}; say which "
-            "is which (columns, on the command line --column query=NAME)"
+            f"{table}: retrieval needs the columns query and document, found: {', '.join(names)}; choose them with "
+            "columns= or --column query=NAME"
         )
-    return place
+    return index
 
 
 def _assemble(
     queries: dict[str, str], corpus: dict[str, str], judgements: Mapping[str, Iterable[str]], name: str
 ) -> RetrievalData:
-    place = {document: i for i, document in enumerate(corpus)}
+    index = {document: i for i, document in enumerate(corpus)}
     relevant = {query: list(dict.fromkeys(documents)) for query, documents in judgements.items()}
     for query, documents in relevant.items():
         if query not in queries:
-            raise DiffaugError(f"{name}: a judgement names the query {query!r:.60}, which is not there")
-        if unknown := [document for document in documents if document not in place]:
-            raise DiffaugError(f"{name}: a judgement names the document {unknown[0]!r:.60}, which is not there")
+            raise DiffaugError(f"{name}: a relevance judgement refers to the unknown query {query!r:.60}")
+        if unknown := [document for document in documents if document not in index]:
+            raise DiffaugError(f"{name}: a relevance judgement refers to the unknown document {unknown[0]!r:.60}")
     kept = [query for query in queries if relevant.get(query)]
     if not kept:
         raise DiffaugError(f"{name}: no query has a relevant document")
     return RetrievalData(
         [queries[query] for query in kept],
         list(corpus.values()),
-        [[place[document] for document in relevant[query]] for query in kept],
+        [[index[document] for document in relevant[query]] for query in kept],
         left_out=len(queries) - len(kept),
     )

@@ -1,16 +1,17 @@
-"""Scores as functions of a sample, their bootstrap intervals, and the paired test of two models.
+"""Statistics of a sample, their bootstrap intervals, and the paired bootstrap test of two models.
 
-A bootstrap resample of n rows is fully described by how often each row was drawn, so every statistic here takes a
-matrix of counts (resamples, n) and gives one value for each. Ranks then need no sorting: the rows' order is known, and
-the ranks of a resample follow from running sums of its counts.
+A bootstrap resample of n rows is determined by how often each row was drawn. So each statistic takes a matrix of counts
+(resamples, n) and returns one value per resample. Ranks then need no sorting: the order of the rows is known, and the
+ranks of a resample are cumulative sums of its counts.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,27 +19,27 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Entries of a block of counts: small enough for a processor's cache to help, and for any number of rows.
+# Entries of a block of counts: small enough for the CPU cache, whatever the number of rows.
 _BLOCK = 1 << 18
 
 
 class Statistic(Protocol):
-    """A score over rows that can be recomputed on resamples of them. Scores are on the scale of 100."""
+    """A score over rows that can be recomputed on resamples of the rows. Scores are times 100."""
 
     @property
     def rows(self) -> int: ...
 
     def value(self) -> float:
-        """On the rows as they are."""
+        """The score of the original rows."""
         return float(self.resampled(np.ones((1, self.rows), np.int64))[0])
 
     def resampled(self, counts: Counts) -> Floats:
-        """On resamples: ``counts`` (resamples, rows) says how often each row was drawn."""
+        """(resamples,): the scores of resamples; ``counts`` (resamples, rows) says how often each row was drawn."""
         ...
 
 
 class Pearson(Statistic):
-    """100 times Pearson's correlation. NaN where one side is constant and there is none."""
+    """100 times Pearson's correlation; NaN if one side is constant."""
 
     def __init__(self, first: ArrayLike, second: ArrayLike) -> None:
         self.first, self.second = np.asarray(first, np.float64), np.asarray(second, np.float64)
@@ -52,9 +53,9 @@ class Pearson(Statistic):
 
 
 class MeanSpearman(Statistic):
-    """The mean of `Spearman` over several ways to score the same rows, such as the runs of a method.
+    """The mean of `Spearman` over several predictions for the same rows, such as the runs of a method.
 
-    ``second`` is ranked once for all of ``firsts``.
+    ``second`` is ranked only once.
     """
 
     def __init__(self, firsts: Sequence[ArrayLike], second: ArrayLike) -> None:
@@ -65,7 +66,7 @@ class MeanSpearman(Statistic):
         return self._second.rows
 
     def resampled(self, counts: Counts) -> Floats:
-        # (rows, resamples): to bring the rows into an order is then to copy whole lines.
+        # (rows, resamples): reordering the rows then copies contiguous memory.
         drawn = np.ascontiguousarray(counts.T, np.float64)
         gold, variance = self._second.ranks(drawn)
         weighted = drawn * gold[self._second.group]
@@ -78,14 +79,14 @@ class MeanSpearman(Statistic):
 
 
 class Spearman(MeanSpearman):
-    """100 times Spearman's correlation, equal values sharing the mean of their ranks. NaN if one side is constant."""
+    """100 times Spearman's correlation, with mean ranks for equal values; NaN if one side is constant."""
 
     def __init__(self, first: ArrayLike, second: ArrayLike) -> None:
         super().__init__([first], second)
 
 
 class Mean(Statistic):
-    """100 times the mean of an outcome for each row: an accuracy, a recall, a reciprocal rank."""
+    """100 times the mean over rows of an outcome: accuracy, recall, reciprocal rank."""
 
     def __init__(self, outcomes: ArrayLike) -> None:
         self.outcomes = np.asarray(outcomes, np.float64)
@@ -99,7 +100,7 @@ class Mean(Statistic):
 
 
 class F1(Statistic):
-    """100 times the F1 of the class 1. NaN in a resample without it."""
+    """100 times the F1 score of class 1; NaN in a resample without this class."""
 
     def __init__(self, labels: ArrayLike, predicted: ArrayLike) -> None:
         self._gold, self._found = np.asarray(labels) == 1, np.asarray(predicted) == 1
@@ -114,7 +115,7 @@ class F1(Statistic):
 
 
 class _Order:
-    """Values prepared so that the ranks of any resample are running sums."""
+    """The order of some values, from which the ranks of any resample follow as cumulative sums."""
 
     def __init__(self, values: ArrayLike) -> None:
         array = np.asarray(values, np.float64)
@@ -123,30 +124,27 @@ class _Order:
         new = np.r_[True, ordered[1:] != ordered[:-1]]
         self._starts = np.flatnonzero(new)
         self.group = np.empty(len(array), np.int64)
-        self.group[self._order] = np.cumsum(new) - 1  # the row's place among the distinct values
+        self.group[self._order] = np.cumsum(new) - 1  # the index of the row's value among the distinct values
 
     @property
     def rows(self) -> int:
         return len(self._order)
 
     def by_value(self, amounts: Floats) -> Floats:
-        """(rows, resamples) to (distinct values, resamples): the sums over equal values, in ascending order of them."""
+        """(rows, resamples) to (distinct values, resamples): sums over equal values, in ascending order."""
         ordered = amounts[self._order]
         return ordered if len(self._starts) == self.rows else np.add.reduceat(ordered, self._starts, axis=0)
 
     def ranks(self, drawn: Floats) -> tuple[Floats, Floats]:
-        """For each distinct value the mean rank of its copies, less the mean of all ranks; and the ranks' variance.
-
-        The variance is a sum, not a mean.
-        """
+        """Centred mean rank of each distinct value, and the sum of squares of all centred ranks."""
         copies = self.by_value(drawn)
-        # The copies of a value take the ranks from last - copies + 1 to last; the mean of all is (total + 1) / 2.
+        # The copies of a value have ranks last - copies + 1 to last; the mean of all ranks is (total + 1) / 2.
         centred = np.cumsum(copies, axis=0) - copies / 2 - drawn.sum(0) / 2
         return centred, np.einsum("ij,ij->j", copies * centred, centred)
 
 
 def _correlation(first: Floats, second: Floats, counts: Counts) -> Floats:
-    """Pearson's correlation of rows weighted by counts; values (rows,) or (resamples, rows)."""
+    """Pearson's correlation with rows weighted by counts; values are (rows,) or (resamples, rows)."""
     total = counts.sum(1, keepdims=True)
     first = first - (counts * first).sum(1, keepdims=True) / total
     second = second - (counts * second).sum(1, keepdims=True) / total
@@ -161,10 +159,10 @@ def _divide(above: Floats, below: ArrayLike) -> Floats:
 
 
 def bootstrap(statistic: Statistic, name: str, resamples: int, seed: int) -> Floats:
-    """The statistic on ``resamples`` resamples.
+    """(resamples,): the statistic on bootstrap resamples.
 
-    The draws depend on ``name``, ``seed`` and the number of rows alone: two models meet the same resamples of a task,
-    whatever other tasks are evaluated, which is what makes the comparison a paired one.
+    The draws depend only on ``name``, ``seed`` and the number of rows. Two models get the same resamples of a task,
+    whatever other tasks are evaluated, so that their comparison is paired.
     """
     blocks = _draws(statistic.rows, resamples, np.random.default_rng([seed, zlib.crc32(name.encode())]))
     return np.concatenate([statistic.resampled(counts) for counts in blocks])
@@ -179,7 +177,7 @@ def _draws(rows: int, resamples: int, rng: np.random.Generator) -> Iterator[Coun
 
 
 def interval(values: Floats, confidence: float) -> tuple[float, float]:
-    """The percentile interval that holds ``confidence`` of the bootstrap values."""
+    """The percentile interval with a share ``confidence`` of the bootstrap values."""
     if np.isnan(values).any():
         return float("nan"), float("nan")
     tail = (1 - confidence) / 2
@@ -192,11 +190,11 @@ class Comparison:
     """A paired bootstrap test of two models on the same rows.
 
     Attributes:
-        name: the task, or an average.
-        first, second: the scores of the model and of the one it is compared with.
+        name: the task or average.
+        first, second: the scores of both models.
         low, high: the interval of the difference ``first - second``.
-        p_value: two-sided: how often a resample turns the difference around, times two.
-        confidence: of the interval.
+        p_value: two-sided: twice the share of resamples in which the difference changes sign.
+        confidence: the interval's confidence.
     """
 
     name: str
@@ -213,31 +211,61 @@ class Comparison:
 
     @property
     def shown(self) -> bool:
-        """Whether the interval leaves no difference out."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
     def words(self, first: str, second: str) -> str:
-        """The outcome in a sentence."""
+        """The result in a sentence."""
         percent = f"{100 * self.confidence:g} %"
         span = f"{percent} interval of the difference {self.low:+.2f} to {self.high:+.2f}, p = {self.p_value:.3f}"
         if np.isnan(self.difference):
-            return f"{self.name}: a score is undefined, so there is nothing to compare"
+            return f"{self.name}: not comparable, since a score is undefined"
         if not self.shown:
             return f"{self.name}: no difference shown ({self.difference:+.2f}; {span})"
         better, worse = (first, second) if self.difference > 0 else (second, first)
         return f"{self.name}: {better} is better than {worse} by {abs(self.difference):.2f} ({span})"
+
+    def to_dict(self, first: str, second: str) -> dict[str, Any]:
+        """JSON values; ``first`` and ``second`` name the models."""
+        return {
+            "name": self.name,
+            "difference": self.difference,
+            "interval": [self.low, self.high],
+            "p_value": self.p_value,
+            "shown": self.shown,
+            "words": self.words(first, second),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], first: float, second: float, confidence: float) -> Comparison:
+        """Read what `to_dict` returned; it does not contain the scores of the models and the confidence."""
+        low, high, p_value = (math.nan if v is None else v for v in (*values["interval"], values["p_value"]))
+        return cls(values["name"], first, second, low, high, p_value, confidence)
 
 
 def compare(name: str, scores: tuple[float, float], resampled: tuple[Floats, Floats], confidence: float) -> Comparison:
     """Compare two models by their bootstrap values on the same resamples."""
     differences = resampled[0] - resampled[1]
     low, high = interval(differences, confidence)
-    # The resamples and the sample itself: a p-value of exactly 0 would claim too much.
-    turned = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
-    p_value = float("nan") if np.isnan(differences).any() else min(1.0, 2 * (turned + 1) / (len(differences) + 1))
+    # Count the original sample as one resample, so that the p-value is never 0.
+    reversed_sign = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
+    p_value = (
+        float("nan") if np.isnan(differences).any() else min(1.0, 2 * (reversed_sign + 1) / (len(differences) + 1))
+    )
     return Comparison(name, *scores, low, high, p_value, confidence)
 
 
 def average(values: Sequence[Floats]) -> Floats:
-    """The bootstrap values of an average of tasks, which were resampled independently of each other."""
+    """(resamples,): bootstrap values of an average of tasks, which are resampled independently."""
     return np.mean(values, axis=0)
+
+
+def clean_numbers(value: Any) -> Any:
+    """Values for JSON: numbers rounded to six decimals, and None instead of NaN, which JSON lacks."""
+    if isinstance(value, dict):
+        return {key: clean_numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean_numbers(item) for item in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, 6)
+    return value

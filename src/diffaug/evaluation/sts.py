@@ -1,7 +1,7 @@
-"""The STS tasks: reading them in any of their layouts, and scoring.
+"""The STS tasks: reading and scoring.
 
-Three layouts are told apart by their file names: TSV files ``STS12.MSRpar.tsv``, SentEval's download (which is also
-what the organisers publish), and data sets on the hub. In none of them does a quotation mark mean anything but itself.
+Three layouts are supported: TSV files such as ``STS12.MSRpar.tsv``, SentEval's files (the same as the organisers'), and
+data sets on the hub. Quotation marks have no special meaning in any of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from diffaug.data.published import STSB
 from diffaug.data.records import ScoredPairs
+from diffaug.data.table import STSB_COLUMNS
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.folder import DataFolder, check_rows, one_spaced
 from diffaug.evaluation.protocol import STS_PROTOCOL, StsSpec
@@ -25,7 +25,7 @@ from diffaug.evaluation.tasks import Embeddings, TaskResult
 
 @dataclass
 class StsTask:
-    """The pairs of an STS task, by sub-task; a source that does not tell sub-tasks apart has one, named ``all``."""
+    """The pairs of an STS task, by subtask; a source without subtasks has one, named ``all``."""
 
     name: str
     subtasks: dict[str, ScoredPairs]
@@ -66,11 +66,10 @@ def _mean(parts: Iterable[dict[str, float]], *, weighted: bool = False) -> dict[
 
 
 def load_sts(spec: StsSpec, folder: DataFolder) -> StsTask | None:
-    """Read an STS task from a folder; None if nothing of it is there.
+    """Read an STS task from a folder; None if the folder has none of its files.
 
     Raises:
-        DiffaugError: some of its files are there and others are not, one has the wrong number of rows, or cannot be
-            read; the message names the file.
+        DiffaugError: some files are missing, one has the wrong number of rows, or one cannot be read.
     """
     incomplete = None
     for layout in (_tsv_files, _original_files):
@@ -81,16 +80,16 @@ def load_sts(spec: StsSpec, folder: DataFolder) -> StsTask | None:
         if len(absent) < len(files):
             missing = [str(name) for sub in absent for name, path in files[sub].items() if path is None]
             found = next(path for paths in files.values() for path in paths.values() if path is not None)
-            incomplete = f"{spec.name} is incomplete: {found.parent} holds some of its files, but not " + ", ".join(
-                missing
+            incomplete = (
+                f"{spec.name} is incomplete: {found.parent} has some of its files, but not {', '.join(missing)}"
             )
     if incomplete is not None:
-        raise DiffaugError(f"{incomplete}; add them, or leave {spec.name} out")
+        raise DiffaugError(f"{incomplete}; add them, or do not evaluate {spec.name}")
     return None
 
 
 _Files = dict[str, dict[str, Path | None]]
-"""For each sub-task, the files that hold it by the names they were looked for under."""
+"""For each subtask, the paths of its files by file name; None for a missing file."""
 
 
 def _tsv_files(spec: StsSpec, folder: DataFolder) -> _Files:
@@ -117,7 +116,7 @@ def _read(spec: StsSpec, sub: str, files: dict[str, Path | None], folder: DataFo
     elif paths[0].suffix == ".tsv":
         rows = _columns(paths[0], folder, score=0, first=1, second=2, width=3)
     elif paths[0].suffix == ".csv":
-        score, first, second = (STSB.index(role) for role in ("score", "sentence1", "sentence2"))
+        score, first, second = (STSB_COLUMNS.index(role) for role in ("score", "sentence1", "sentence2"))
         rows = _columns(paths[0], folder, score=score, first=first, second=second)
     else:
         rows = _columns(paths[0], folder, score=3, first=1, second=2, header=True)
@@ -136,7 +135,7 @@ def _columns(
     width: int | None = None,
     header: bool = False,
 ) -> ScoredPairs:
-    """Pairs from tab-separated columns; ``width`` where a row must have exactly so many."""
+    """Read pairs from tab-separated columns; ``width`` is the exact number of columns, if it is fixed."""
     pairs = ScoredPairs([], [], [])
     needed = max(score, first, second) + 1
     for number, line in enumerate(folder.lines(path), start=1):
@@ -145,24 +144,26 @@ def _columns(
         cells = line.split("\t")
         if len(cells) < needed or (width is not None and len(cells) != width):
             raise DiffaugError(
-                f"{path}, line {number}: {len(cells)} columns instead of {width or needed}; fetch it again"
+                f"{path}, line {number}: expected {width or needed} columns, found {len(cells)}; download it again"
             )
         _add(pairs, cells[first], cells[second], cells[score], path, number)
     return pairs
 
 
 def _year(sentences: Path, gold: Path, folder: DataFolder) -> ScoredPairs:
-    """A sub-task of a SemEval year: sentences in one file, scores in the other; pairs nobody scored have none."""
+    """Read a subtask of a SemEval year: one file with sentences, one with scores. Pairs without a score are skipped."""
     inputs, scores = folder.lines(sentences), folder.lines(gold)
     if len(inputs) != len(scores):
-        raise DiffaugError(f"{gold} has {len(scores):,} lines and {sentences.name} {len(inputs):,}; fetch both again")
+        raise DiffaugError(
+            f"{gold} has {len(scores):,} lines and {sentences.name} {len(inputs):,}; download both again"
+        )
     pairs = ScoredPairs([], [], [])
     for number, (line, score) in enumerate(zip(inputs, scores, strict=True), start=1):
         if not score.strip():
             continue
         cells = line.split("\t")
         if len(cells) < 2:
-            raise DiffaugError(f"{sentences}, line {number}: no tab between two sentences; fetch it again")
+            raise DiffaugError(f"{sentences}, line {number}: no tab between two sentences; download the file again")
         _add(pairs, cells[0], cells[1], score, gold, number)
     return pairs
 
@@ -171,17 +172,19 @@ def _add(pairs: ScoredPairs, first: str, second: str, score: str, path: Path | s
     try:
         value = float(score)
     except ValueError:
-        raise DiffaugError(f"{path}, line {number}: the score {score!r:.40} is not a number; fetch it again") from None
+        raise DiffaugError(
+            f"{path}, line {number}: the score {score!r:.40} is not a number; download the file again"
+        ) from None
     pairs.first.append(one_spaced(first))
     pairs.second.append(one_spaced(second))
     pairs.scores.append(value)
 
 
 def load_sts_from_hub(spec: StsSpec) -> StsTask:
-    """Read an STS task from its data set on the hub, which does not tell sub-tasks apart.
+    """Read an STS task from its data set on the hub, which has no subtasks.
 
     Raises:
-        DiffaugError: there is none, it cannot be fetched, or it has the wrong number of rows.
+        DiffaugError: there is none, it cannot be downloaded, or it has the wrong number of rows.
     """
     if spec.hub is None:
         raise DiffaugError(f"the hub has no data set with the {spec.rows:,} pairs of {spec.name}")
@@ -192,7 +195,7 @@ def load_sts_from_hub(spec: StsSpec) -> StsTask:
         raise DiffaugError(f"{name}: reading from the hub needs datasets: pip install 'diffaug[hub]'") from error
     try:
         rows = datasets.load_dataset(name, revision=revision, split=split)
-    except Exception as error:  # the library raises its own, the HTTP client's and the system's errors
+    except Exception as error:  # errors of datasets, of the HTTP client and of the system
         reason = " ".join(str(error).split())[:300]
         raise DiffaugError(f"{name} could not be loaded from the hub: {reason}") from error
     pairs = ScoredPairs([], [], [])
@@ -202,10 +205,12 @@ def load_sts_from_hub(spec: StsSpec) -> StsTask:
     return StsTask(spec.name, {"all": pairs} if len(spec.subtasks) > 1 else {split: pairs})
 
 
-def missing_words(spec: StsSpec, from_hub: bool) -> str:
-    """Why a task was not evaluated, and what would have been read."""
+def why_missing(spec: StsSpec, from_hub: bool) -> str:
+    """Why a task was not evaluated: which files were not found."""
     if from_hub:
-        return f"the hub has no data set with its {spec.rows:,} test pairs (mteb/sickr-sts mixes in train and trial)"
+        return (
+            f"the hub has no data set with its {spec.rows:,} test pairs (mteb/sickr-sts also contains train and trial)"
+        )
     first = next(iter(spec.subtasks))
     original = spec.original or f"{spec.folders[0]}/STS.input.{first}.txt"
     return f"found neither {spec.tsv}.{first}.tsv nor {original}"

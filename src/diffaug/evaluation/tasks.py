@@ -1,32 +1,33 @@
-"""What every task has in common: it names its sentences, and scores their vectors."""
+"""The interface of all tasks: a task lists its sentences and scores their vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diffaug.evaluation.protocol import STS_PROTOCOL, TRANSFER
 from diffaug.evaluation.statistics import Floats, Statistic
 
 Vectors = NDArray[np.float32]
 
 
 class Embeddings:
-    """The vectors of all sentences of an evaluation. Each distinct sentence is there once."""
+    """The vectors of all distinct sentences of an evaluation."""
 
     def __init__(self, sentences: Sequence[str], vectors: Vectors) -> None:
         self._row = {sentence: i for i, sentence in enumerate(sentences)}
         self._vectors = vectors
 
     def __call__(self, sentences: Iterable[str]) -> Vectors:
-        """(sentences, width): their vectors, at the length the model gave them."""
+        """(sentences, width): the vectors as the model returned them."""
         return self._vectors[[self._row[sentence] for sentence in sentences]]
 
     def unit(self, sentences: Iterable[str]) -> Floats:
-        """(sentences, width): scaled to length one; a vector of zeros stays one."""
+        """(sentences, width): the vectors scaled to length 1; a zero vector stays zero."""
         vectors = self(sentences).astype(np.float64)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors / np.where(lengths == 0, 1, lengths)
@@ -42,14 +43,14 @@ class TaskResult:
 
     Attributes:
         name: the task.
-        group: ``sts``, ``transfer`` or ``own``; scores are averaged within the first two.
-        protocol: what the score is, by name; scores compare only under the same one.
-        score: the one number, on the scale of 100; NaN if it is undefined (a correlation of a constant).
-        rows: over how many pairs, examples or queries.
-        statistic: the score as a function of the rows, for the bootstrap.
-        details: other numbers, as they stand in the JSON.
-        low, high: the score's bootstrap interval.
-        resampled: its bootstrap values.
+        group: ``sts``, ``transfer`` or ``own``; the scores of the first two are averaged.
+        protocol: the name of the evaluation protocol; only scores of the same protocol are comparable.
+        score: the main score, times 100; NaN if it is undefined (the correlation with a constant).
+        rows: number of pairs, examples or queries.
+        statistic: the score as a function of the rows, for the bootstrap; None for a result that was read from JSON.
+        details: other numbers, as in the JSON.
+        low, high: the bootstrap interval.
+        resampled: the bootstrap values.
     """
 
     name: str
@@ -57,20 +58,49 @@ class TaskResult:
     protocol: str
     score: float
     rows: int
-    statistic: Statistic
+    statistic: Statistic | None
     details: dict[str, Any] = field(default_factory=dict)
     low: float = float("nan")
     high: float = float("nan")
     resampled: Floats = field(default_factory=lambda: np.empty(0), repr=False)
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        interval = [self.low, self.high]
+        return {"protocol": self.protocol, "score": self.score, "interval": interval, "rows": self.rows, **self.details}
+
+    @classmethod
+    def from_dict(cls, name: str, values: Mapping[str, Any]) -> TaskResult:
+        """Read what `to_dict` returned."""
+        details = dict(values)
+        protocol, rows = details.pop("protocol"), details.pop("rows")
+        score, low, high = map(from_json_number, (details.pop("score"), *details.pop("interval")))
+        group = "own"
+        if protocol == STS_PROTOCOL:
+            group = "sts"
+        elif protocol in {task.protocol for task in TRANSFER}:
+            group = "transfer"
+        return cls(name, group, protocol, score, rows, None, _nan_for_none(details), low, high)
+
+
+def from_json_number(value: float | None) -> float:
+    """A number of a JSON file, where None stands for NaN."""
+    return float("nan") if value is None else value
+
+
+def _nan_for_none(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _nan_for_none(value) for key, value in values.items()}
+    return from_json_number(values)
+
 
 class Task(Protocol):
-    """Data, ready to be scored."""
+    """Data of a task, read and checked."""
 
     name: str
 
     def sentences(self) -> Iterable[str]:
-        """Every sentence whose vector `score` reads, in any order, repeats included."""
+        """All sentences that `score` needs; order does not matter, duplicates are allowed."""
         ...
 
     def score(self, embeddings: Embeddings) -> TaskResult: ...

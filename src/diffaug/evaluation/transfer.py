@@ -1,4 +1,4 @@
-"""The transfer tasks: a classifier on frozen vectors. SentEval's files are read as they are."""
+"""The transfer tasks: a classifier on frozen vectors, on SentEval's original files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from diffaug.progress import progress_bar
 
 @dataclass
 class Examples:
-    """Sentences or pairs of them, and their classes."""
+    """Sentences or sentence pairs, and their classes."""
 
     first: list[str]
     second: list[str] | None
     labels: list[int]
 
     def features(self, embeddings: Embeddings) -> Vectors:
-        """A sentence's own vector, or for a pair [|u - v|; u * v]: which of the two comes first makes no difference."""
+        """The vector of a sentence; for a pair [|u - v|; u * v], which does not depend on the order."""
         first = embeddings(self.first)
         if self.second is None:
             return first
@@ -77,16 +77,15 @@ class TransferTask:
 
 
 def _worth_a_bar(vectors: Vectors) -> bool:
-    """Progress counts fits, of which there are few; what makes them long is the number of rows."""
+    """Whether to show progress: there are few fits, and each takes long if there are many rows."""
     return len(vectors) > 2_000 and sys.stderr.isatty()
 
 
 def load_transfer(spec: TransferSpec, folder: DataFolder, seed: int) -> TransferTask | None:
-    """Read a transfer task from a folder; None if nothing of it is there.
+    """Read a transfer task from a folder; None if the folder has none of its files.
 
     Raises:
-        DiffaugError: a file is missing while another of the task is there, cannot be read, or has the wrong number of
-            rows; the message names it.
+        DiffaugError: some files are missing, one has the wrong number of rows, or one cannot be read.
     """
     paths = [folder.find(file.name, file.folders) for file in spec.files]
     found = [path for path in paths if path is not None]
@@ -95,7 +94,7 @@ def load_transfer(spec: TransferSpec, folder: DataFolder, seed: int) -> Transfer
     if len(found) < len(paths):
         absent = ", ".join(file.name for file, path in zip(spec.files, paths, strict=True) if path is None)
         raise DiffaugError(
-            f"{spec.name} is incomplete: {found[0].parent} lacks {absent}; add it, or leave {spec.name} out"
+            f"{spec.name} is incomplete: {found[0].parent} lacks {absent}; add it, or do not evaluate {spec.name}"
         )
     read = {"classes": _sentences, "sst": _sst, "trec": _trec, "mrpc": _mrpc}[spec.layout]
     sets = [read(path, folder) for path in found]
@@ -114,7 +113,7 @@ def load_transfer(spec: TransferSpec, folder: DataFolder, seed: int) -> Transfer
 
 
 def _sentences(path: Path, folder: DataFolder) -> Examples:
-    """One sentence a line, all of one class. The files are Latin-1, in which every byte is a character."""
+    """One sentence per line, all of the same class. The files are Latin-1."""
     lines = [one_spaced(line) for line in folder.lines(path, "latin-1")]
     return Examples(lines, None, [0] * len(lines))
 
@@ -125,7 +124,7 @@ def _sst(path: Path, folder: DataFolder) -> Examples:
     for number, line in enumerate(folder.lines(path), start=1):
         text, tab, label = line.rpartition("\t")
         if not tab or label.strip() not in ("0", "1"):
-            raise DiffaugError(f"{path}, line {number}: does not end in a tab and 0 or 1; fetch it again")
+            raise DiffaugError(f"{path}, line {number}: does not end in a tab and 0 or 1; download the file again")
         examples.first.append(one_spaced(text))
         examples.labels.append(int(label))
     return examples
@@ -135,34 +134,36 @@ _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 
 def _trec(path: Path, folder: DataFolder) -> Examples:
-    """``CLASS:subclass question``, in Latin-1; the six coarse classes count."""
+    """``CLASS:subclass question``, in Latin-1; the labels are the six coarse classes."""
     examples = Examples([], None, [])
     for number, line in enumerate(folder.lines(path, "latin-1"), start=1):
         label, colon, rest = line.partition(":")
         _, space, question = rest.partition(" ")
         if not (colon and space) or label not in _TREC_CLASSES:
-            raise DiffaugError(f"{path}, line {number}: is not of the form CLASS:subclass question; fetch it again")
+            raise DiffaugError(f"{path}, line {number}: expected CLASS:subclass question; download the file again")
         examples.first.append(one_spaced(question))
         examples.labels.append(_TREC_CLASSES.index(label))
     return examples
 
 
 def _mrpc(path: Path, folder: DataFolder) -> Examples:
-    """A header, then ``label<TAB>id<TAB>id<TAB>sentence<TAB>sentence``; quotation marks are text."""
+    """A header, then ``label<TAB>id<TAB>id<TAB>sentence<TAB>sentence``; quotation marks have no special meaning."""
     first: list[str] = []
     second: list[str] = []
     labels: list[int] = []
     for number, line in enumerate(folder.lines(path)[1:], start=2):
         cells = line.split("\t")
         if len(cells) != 5 or cells[0] not in ("0", "1"):
-            raise DiffaugError(f"{path}, line {number}: is not label, two ids and two sentences; fetch it again")
+            raise DiffaugError(
+                f"{path}, line {number}: expected a label, two ids and two sentences; download the file again"
+            )
         first.append(one_spaced(cells[3]))
         second.append(one_spaced(cells[4]))
         labels.append(int(cells[0]))
     return Examples(first, second, labels)
 
 
-def missing_words(spec: TransferSpec) -> str:
-    """Why a task was not evaluated: what would have been read."""
+def why_missing(spec: TransferSpec) -> str:
+    """Why a task was not evaluated: which file was not found."""
     folder = "SST/binary" if spec.layout == "sst" else spec.files[0].folders[0]
     return f"found no {folder}/{spec.files[0].name}"

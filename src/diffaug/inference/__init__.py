@@ -1,1 +1,1 @@
-"""Computing vectors with a finished model: torch or ONNX Runtime."""
+"""Inference with PyTorch or ONNX Runtime."""

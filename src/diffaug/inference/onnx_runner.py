@@ -1,7 +1,7 @@
-"""A model exported to ONNX: its folder, and ONNX Runtime as what runs it.
+"""ONNX exports: their folder format, and a runner that uses ONNX Runtime.
 
-The folder holds `model.onnx`, the tokenizer's files and `diffaug_onnx.json`. Nothing in it is named as another library
-or this one names a PyTorch model, so that nobody takes it for one.
+The folder contains `model.onnx`, the tokenizer's files and `diffaug_onnx.json`. No file has the name of a file of a
+PyTorch model, so that no library mistakes the folder for one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
 from diffaug.inference.runner import Runner, Vectors
 from diffaug.models.backbone import load_tokenizer
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.description import read_description
-from diffaug.models.rows import Rows
 
 FORMAT_VERSION = 1
 DESCRIPTION = "diffaug_onnx.json"
@@ -38,15 +38,15 @@ KEYS = {
 
 
 def is_onnx_export(folder: Path) -> bool:
-    """Whether ``folder`` holds a model that was exported to ONNX here."""
+    """Whether ``folder`` is an ONNX export of diffaug."""
     return (folder / DESCRIPTION).is_file()
 
 
 def load_onnx(folder: Path) -> tuple[OnnxRunner, PreTrainedTokenizerBase, Provenance]:
-    """Read what `diffaug.integrations.onnx.export_onnx` wrote.
+    """Load an export of `diffaug.integrations.onnx.export_onnx`.
 
     Raises:
-        DiffaugError: ONNX Runtime is not installed, or a file is missing, damaged, or does not belong to the others.
+        DiffaugError: ONNX Runtime is not installed, or a file is missing, damaged or inconsistent with the others.
     """
     description = read_description(folder / DESCRIPTION, "an ONNX model", FORMAT_VERSION, KEYS)
     try:
@@ -56,17 +56,17 @@ def load_onnx(folder: Path) -> tuple[OnnxRunner, PreTrainedTokenizerBase, Proven
     runner = OnnxRunner(folder / GRAPH, config)
     if runner.width != description["width"]:
         raise DiffaugError(
-            f"{folder / GRAPH} gives vectors of {runner.width} numbers, and {DESCRIPTION} beside it says "
-            f"{description['width']}; the two belong to different models"
+            f"{folder / GRAPH} has vectors of width {runner.width}, but {DESCRIPTION} says {description['width']}; the "
+            "files belong to different models, export the model again"
         )
     tokenizer = load_tokenizer(str(folder))
     if describe_input(runner.collator(tokenizer), config) != description["input"]:
-        raise DiffaugError(f"the tokenizer in {folder} is not the one the model was exported with; export it again")
+        raise DiffaugError(f"the tokenizer in {folder} is not that of the exported model; export the model again")
     return runner, tokenizer, Provenance(description["method"], description["recipe"], description["scores"])
 
 
 def describe_input(collator: Collator, config: ModelConfig) -> dict[str, Any]:
-    """How a sentence becomes a row of the graph's ``input_ids``, for whoever makes them without this library."""
+    """How a sentence is converted to ``input_ids``, for use of the graph without this library."""
     template = collator.template
     return {
         "lowercase": config.lowercase,
@@ -82,11 +82,11 @@ def describe_input(collator: Collator, config: ModelConfig) -> dict[str, Any]:
 
 
 class OnnxRunner(Runner):
-    """A graph, run by ONNX Runtime.
+    """Runs an exported graph in ONNX Runtime.
 
     Args:
-        path: the file of the graph.
-        config: how sentences are read, its ``max_length`` being all that the graph has positions for.
+        path: the graph's file.
+        config: how sentences are tokenised; ``max_length`` is the graph's number of positions.
     """
 
     def __init__(self, path: Path, config: ModelConfig) -> None:
@@ -97,7 +97,10 @@ class OnnxRunner(Runner):
         names = tuple(entry.name for entry in self._session.get_inputs())
         outputs = self._session.get_outputs()
         if names != INPUTS or [entry.name for entry in outputs] != [OUTPUT]:
-            raise DiffaugError(f"{path} does not turn {' and '.join(INPUTS)} into {OUTPUT}; it is no export of diffaug")
+            raise DiffaugError(
+                f"{path} must have the inputs {' and '.join(INPUTS)} and the output {OUTPUT}; "
+                "it is not an export of diffaug"
+            )
         self._width = int(outputs[0].shape[1])
 
     @property
@@ -111,8 +114,7 @@ class OnnxRunner(Runner):
     @property
     def encoder(self) -> Encoder:
         raise DiffaugError(
-            f"the model in {self.path.parent} is run by ONNX Runtime, and there is no PyTorch module to work on or to "
-            "save; load the model that it was exported from"
+            f"the model in {self.path.parent} runs in ONNX Runtime and has no PyTorch module; load the original model"
         )
 
     def move(self, device: str | torch.device | None) -> None:
@@ -126,7 +128,7 @@ class OnnxRunner(Runner):
 
     def on(self, device: str | torch.device) -> Runner:
         if str(device) == str(self._device):
-            return self  # a session may be run by several threads
+            return self  # a session is thread-safe
         runner = OnnxRunner(self.path, self.config)
         runner.move(device)
         return runner
@@ -136,21 +138,21 @@ class OnnxRunner(Runner):
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(json.dumps(self.config.to_dict(), sort_keys=True).encode())
-        for path in sorted(self.path.parent.glob(f"{GRAPH}*")):  # a large model's weights lie beside the graph
+        for path in sorted(self.path.parent.glob(f"{GRAPH}*")):  # large models have separate weight files
             with path.open("rb") as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
         return digest.hexdigest()
 
-    def __call__(self, rows: Rows) -> Vectors:
-        ids = rows.input_ids.numpy()
-        mask = np.ones_like(ids) if rows.attention_mask is None else rows.attention_mask.numpy()
+    def __call__(self, batch: PaddedBatch) -> Vectors:
+        ids = batch.input_ids.numpy()
+        mask = np.ones_like(ids) if batch.attention_mask is None else batch.attention_mask.numpy()
         vectors: Vectors = self._session.run([OUTPUT], dict(zip(INPUTS, (ids, mask), strict=True)))[0]
         return vectors
 
 
 def required(name: str) -> ModuleType:
-    """A package of the extra ``onnx``."""
+    """Import a package of the extra ``onnx``."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -160,23 +162,23 @@ def required(name: str) -> ModuleType:
 def _session(path: Path, device: torch.device) -> Any:
     runtime = required("onnxruntime")
     if not path.is_file():
-        raise DiffaugError(f"{path} is missing; copy or export the model again")
+        raise DiffaugError(f"{path} does not exist; copy or export the model again")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()  # which follows OMP_NUM_THREADS, as for other models
+    options.intra_op_num_threads = torch.get_num_threads()  # respects OMP_NUM_THREADS, as PyTorch does
     provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}.get(device.type)
     if provider not in runtime.get_available_providers():
         raise DiffaugError(
-            f"the ONNX Runtime installed here does not run on the device {str(device)!r} (it has "
-            f"{', '.join(runtime.get_available_providers())}); for NVIDIA GPUs install onnxruntime-gpu in its place"
+            f"the installed ONNX Runtime does not support the device {str(device)!r} (it has "
+            f"{', '.join(runtime.get_available_providers())}); for NVIDIA GPUs install onnxruntime-gpu instead"
         )
     settings = {"device_id": device.index or 0} if device.type == "cuda" else {}
     try:
         session = runtime.InferenceSession(
             path, options, providers=[(provider, settings), *(["CPUExecutionProvider"] if settings else [])]
         )
-    except Exception as error:  # ONNX Runtime raises a class of its own for each of its codes
+    except Exception as error:  # ONNX Runtime has one exception class per error code
         reason = " ".join(str(error).split())[:300]
-        raise DiffaugError(f"{path} cannot be run by ONNX Runtime {runtime.__version__}: {reason}") from error
+        raise DiffaugError(f"{path} cannot be loaded by ONNX Runtime {runtime.__version__}: {reason}") from error
     if session.get_providers()[0] != provider:
-        raise DiffaugError(f"ONNX Runtime found no way to run on the device {str(device)!r}; its messages say why")
+        raise DiffaugError(f"ONNX Runtime cannot use the device {str(device)!r}; see its messages above")
     return session

@@ -1,4 +1,4 @@
-"""Who computes: what an `Embedder` needs of a model, whichever library runs it."""
+"""The interface between `Embedder` and the library that runs the model, and its implementation in PyTorch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.data.collate import Collator, collator_for
 from diffaug.errors import DiffaugError
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fingerprint import fingerprint
-from diffaug.models.rows import Rows
 
 Vectors = NDArray[np.float32]
-Piece = TypeVar("Piece")
+Item = TypeVar("Item")
 
-# Pieces of work that wait for each of several runners: enough that none is idle while more is made.
-_AHEAD = 16
+_PREFETCH = 16  # queued items per runner
 
 
 class Runner(ABC):
-    """Token rows in, vectors out."""
+    """Runs a model on batches of tokens."""
 
     @property
     @abstractmethod
@@ -39,7 +38,7 @@ class Runner(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """The device of the model."""
 
     @property
     @abstractmethod
@@ -47,50 +46,50 @@ class Runner(ABC):
         """The model as a PyTorch module.
 
         Raises:
-            DiffaugError: another library runs it.
+            DiffaugError: another library runs the model.
         """
 
     @abstractmethod
     def move(self, device: str | torch.device | None) -> None:
-        """Run there from now on; None: where this runner is at its best.
+        """Move the model to a device; None: the default device of this runner.
 
         Raises:
-            DiffaugError: it cannot run there.
+            DiffaugError: the model cannot run on this device.
         """
 
     @abstractmethod
     def on(self, device: str | torch.device) -> Runner:
-        """The same model on ``device``, for another thread, while this one stays where it is.
+        """A runner of the same model on ``device``, for another thread; this one is not moved.
 
-        Weights are shared if they are there already, and copied if not.
+        Weights that are already on the device are shared, otherwise copied.
 
         Raises:
-            DiffaugError: it cannot run there.
+            DiffaugError: the model cannot run on this device.
         """
 
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
-        """What reads sentences for this model."""
+        """The collator of this model."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A hash, in hex, of all that decides the vectors: see `diffaug.models.io.fingerprint`."""
+        """A hash, in hex, of everything that determines the vectors, see `diffaug.models.io.fingerprint`."""
 
     @abstractmethod
-    def __call__(self, rows: Rows) -> Vectors:
-        """(rows, width): an array of the caller's own."""
+    def __call__(self, batch: PaddedBatch) -> Vectors:
+        """Encode a batch: a new array of shape (sequences, width)."""
 
 
 class TorchRunner(Runner):
-    """An encoder, run by PyTorch, for one thread at a time: others wait."""
+    """Runs an encoder in PyTorch; concurrent calls are serialised by a lock."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder.eval()
-        # Views, and some of transformers' modules, keep something for the time of a forward.
-        self._alone = Lock()
+        # Views and some modules of transformers have state during a forward pass.
+        self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[TorchRunner], tuple[Encoder]]:
-        return TorchRunner, (self._encoder,)  # a copy has a lock of its own
+        return TorchRunner, (self._encoder,)  # a copy gets its own lock
 
     @property
     def width(self) -> int:
@@ -107,11 +106,11 @@ class TorchRunner(Runner):
     def move(self, device: str | torch.device | None) -> None:
         try:
             self._encoder.to(default_device() if device is None else device)
-        except (RuntimeError, AssertionError) as error:  # no such device, and none that this build of torch knows
+        except (RuntimeError, AssertionError) as error:  # unknown device, or torch was built without it
             raise DiffaugError(f"the model cannot run on the device {str(device)!r}: {str(error)[:200]}") from error
 
     def on(self, device: str | torch.device) -> Runner:
-        # Always modules of its own: some of ours and of transformers keep something for the time of a forward.
+        # Always new modules, since some have state during a forward pass; weights on the same device are shared.
         weights = chain(self._encoder.parameters(), self._encoder.buffers()) if str(device) == str(self.device) else ()
         runner = TorchRunner(copy.deepcopy(self._encoder, {id(tensor): tensor for tensor in weights}))
         runner.move(device)
@@ -124,61 +123,61 @@ class TorchRunner(Runner):
         return fingerprint(self._encoder)
 
     @torch.inference_mode()
-    def __call__(self, rows: Rows) -> Vectors:
-        with self._alone:
-            vectors: Vectors = self._encoder(rows.to(self.device)).float().cpu().numpy()
+    def __call__(self, batch: PaddedBatch) -> Vectors:
+        with self._lock:
+            vectors: Vectors = self._encoder(batch.to(self.device)).float().cpu().numpy()
         return vectors
 
 
-def share_out(pieces: Iterable[Piece], runners: Sequence[Runner], do: Callable[[Runner, Piece], None]) -> None:
-    """Have every piece of work done by one of the runners, by whichever is free next.
+def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[[Runner, Item], None]) -> None:
+    """Process each item on the next free runner.
 
-    Each of several runners has a thread, which ends before this returns; this thread makes the pieces meanwhile. The
-    threads that PyTorch computes with on the CPU are divided among the runners there.
+    With several runners, each has a thread that ends before this function returns; the calling thread produces the
+    items. Runners on the CPU share PyTorch's CPU threads.
 
     Raises:
-        BaseException: whatever a runner, or what makes the pieces, raised first; work that waits is then left undone.
+        BaseException: the first exception of a runner or of the iterable; queued items are then skipped.
     """
     if len(runners) == 1:
-        for piece in pieces:
-            do(runners[0], piece)
+        for item in items:
+            do(runners[0], item)
         return
-    waiting: Queue[Piece | None] = Queue(_AHEAD * len(runners))
+    queue: Queue[Item | None] = Queue(_PREFETCH * len(runners))
     failures: list[BaseException] = []
     threads = torch.get_num_threads()
     on_cpu = sum(runner.device.type == "cpu" for runner in runners)
 
-    def serve(runner: Runner) -> None:
+    def work(runner: Runner) -> None:
         try:
             if runner.device.type == "cpu":
-                torch.set_num_threads(max(1, threads // on_cpu))  # of this thread, and of those that begin later
+                torch.set_num_threads(max(1, threads // on_cpu))  # for this thread and for threads started later
             elif runner.device.type == "cuda":
-                torch.cuda.set_device(runner.device)  # of this thread
+                torch.cuda.set_device(runner.device)  # for this thread
         except BaseException as error:
             failures.append(error)
-        # To the end even after a failure, or who fills the queue would wait for ever.
-        while (piece := waiting.get()) is not None:
+        # Empty the queue even after a failure, otherwise the producer would block forever.
+        while (item := queue.get()) is not None:
             if not failures:
                 try:
-                    do(runner, piece)
+                    do(runner, item)
                 except BaseException as error:
                     failures.append(error)
 
-    workers = [Thread(target=serve, args=(each,), name=f"diffaug on {each.device}", daemon=True) for each in runners]
+    workers = [Thread(target=work, args=(each,), name=f"diffaug on {each.device}", daemon=True) for each in runners]
     for worker in workers:
         worker.start()
     try:
-        for piece in pieces:
+        for item in items:
             if failures:
                 break
-            waiting.put(piece)
+            queue.put(item)
     except BaseException as error:
         failures.append(error)
     for _ in workers:
-        waiting.put(None)
+        queue.put(None)
     for worker in workers:
         worker.join()
-    torch.set_num_threads(threads)  # for threads that begin later
+    torch.set_num_threads(threads)  # for threads started later
     if failures:
         raise failures[0]
 

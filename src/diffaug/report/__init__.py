@@ -1,4 +1,4 @@
-"""Runs as one self-contained page: tables, curves, settings, the pairs a model gets wrong, a map of embeddings."""
+"""One self-contained HTML page about a folder of runs: scores, curves, settings, worst pairs, map of embeddings."""
 
 from diffaug.report.build import build
 

@@ -1,4 +1,4 @@
-"""`build`: a folder of runs in, a page out."""
+"""`build` reads a folder of runs and writes the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diffaug.report.grids import GridRuns, read_grid
 from diffaug.report.page import Page
 from diffaug.report.pairs import SIMILARITIES, pair_sets
 from diffaug.report.runs import Run, find_folders, read_run
-from diffaug.report.settings import compare
+from diffaug.report.settings import compare_settings
 
 
 def build(
@@ -32,27 +32,27 @@ def build(
     pairs: int = 20,
     device: str | None = None,
 ) -> Path:
-    """Write a report on all runs at or below a folder: one HTML file that needs nothing else.
+    """Write a report on all runs in a folder and its subfolders, as one self-contained HTML file.
 
     Args:
-        folder: a run's folder, the folder of a reproduced experiment, or any folder that has such folders below it.
+        folder: the folder of a run, of a reproduced experiment, or any parent of such folders.
         out: the file to write.
-        projection: how embeddings come down to two dimensions; None: no map, and no model is loaded for one.
-        maps: of how many models, at the most. Of a reproduced experiment each row and column has one.
-        pairs: how many of the pairs that a model puts most too near, and too far, are shown.
-        device: where models run that have to embed sentences; left out, the GPU if there is one.
+        projection: how embeddings are reduced to two dimensions; None leaves the map out.
+        maps: maximum number of models on the map. An experiment has one model per row and column.
+        pairs: number of pairs shown per model that are ranked too high, and too low.
+        device: device for models that must encode sentences; default: the GPU if there is one.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
-        DiffaugError: there are no runs, or a file of one cannot be read.
+        DiffaugError: there are no runs, or a file of a run cannot be read.
     """
     folder, out = Path(folder), Path(out)
     if out.is_dir():
         raise DiffaugError(f"{out} is a folder; name the file to write, as in {out / 'report.html'}")
-    grids, alone = _collect(folder)
-    runs = [run for grid in grids for run in grid.runs] + alone
+    grids, single_runs = _collect(folder)
+    runs = [run for grid in grids for run in grid.runs] + single_runs
     models = _mapped(runs, maps) if projection is not None else {}
     embeds = sum(run.model is not None and not (run.folder / SIMILARITIES).is_file() for run in runs)
     with progress_bar("embedding", len(models) + embeds, show=sys.stderr.isatty()) as advance:
@@ -61,7 +61,7 @@ def build(
             from diffaug.embedder import Embedder
 
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that a long sentence was cut was said when the model was trained
+                warnings.simplefilter("ignore")  # truncated sentences were reported during training
                 vectors = Embedder.from_pretrained(model, device=device).encode(sentences, show_progress=False)
             advance(1)
             return vectors
@@ -70,7 +70,7 @@ def build(
         sentences = Sentences()
         worst = pair_data(sets, pairs, sentences)
         drawn = None if projection is None else map_data(runs, sets, models, projection, encode, sentences)
-    settings = compare([run.recipe for run in runs])
+    settings = compare_settings([run.recipe for run in runs])
     series = run_data(runs, settings.own)
     page = Page(folder, grids, runs, settings, notes)
     text = page.html(
@@ -91,31 +91,30 @@ def build(
 
 def _why_no_map(projection: Projection | None, models: Mapping[int, Path]) -> str:
     if projection is None:
-        return "There is no map: it was not asked for (--map none)."
+        return "There is no map: it was turned off with --map none."
     if not models:
         return (
-            "There is no map: it needs a run with its model, and none of these has one in its folder best/. It was "
-            "removed when the run was scored (--no-keep-models), did not come along when the folder was copied, or is "
-            "still to be trained."
+            "There is no map: it needs a trained model, and no run has one in its folder best/. Models are missing if "
+            "the grid ran with --no-keep-models, if best/ was not copied, or if training has not finished."
         )
-    return "There is no map: it needs dev or test pairs, and there are none that could be read."
+    return "There is no map: it needs dev or test pairs, and none could be read."
 
 
 def _collect(folder: Path) -> tuple[list[GridRuns], list[Run]]:
     if not folder.is_dir():
-        raise DiffaugError(f"{folder} is {'a file' if folder.exists() else 'not there'}; give a folder with runs")
+        raise DiffaugError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}; give a folder with runs")
     grid_folders, run_folders = find_folders(folder)
     grids = [read_grid(path) for path in grid_folders]
-    alone = [read_run(path, _name(path, folder)) for path in run_folders]
-    if not alone and not any(grid.runs for grid in grids):
+    single_runs = [read_run(path, _name(path, folder)) for path in run_folders]
+    if not single_runs and not any(grid.runs for grid in grids):
         raise DiffaugError(
-            f"there are no runs in {folder} or below it (no folder has a recipe.yaml); diffaug train --out makes one"
+            f"there are no runs in {folder} (no subfolder has a recipe.yaml); create one with diffaug train --out"
         )
     if len(grids) > 1:
         for grid in grids:
             for run in grid.runs:
                 run.name = f"{_name(grid.grid.folder, folder)}: {run.name}"
-    return grids, alone
+    return grids, single_runs
 
 
 def _name(path: Path, below: Path) -> str:
@@ -124,7 +123,7 @@ def _name(path: Path, below: Path) -> str:
 
 
 def _mapped(runs: Sequence[Run], count: int) -> dict[int, Path]:
-    """Whose models are drawn on a map, by their places: those whose curves are shown first, then the others."""
+    """Models for the map, by run index. Runs whose curves are shown at first take precedence."""
     order = sorted(range(len(runs)), key=lambda i: not runs[i].shown)
     with_model = [(i, model) for i in order if (model := runs[i].model) is not None]
     return dict(sorted(with_model[:count]))

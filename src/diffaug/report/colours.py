@@ -1,4 +1,4 @@
-"""Which colour and dash a run has, on the page as in the figures."""
+"""Line colours and dash patterns of runs, the same as in the figures."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 from diffaug.report.runs import Run
 
-# The families of methods, in the order of the palette in page.css, whose colours are those of the figures.
+# Families of methods, in the order of the palette in page.css, which has the colours of the figures.
 FAMILIES = ("diffaug", "promptbert", "simcse", "diffcse", "consert", "sbert", "flow", "untrained")
-# One more is left for what belongs to none of them.
+# One more colour, for runs of no known family.
 COLOURS = len(FAMILIES) + 1
 DASHES = 4
-# Which ones a second family of a method takes first: those least like the colours of the methods compared most.
+# Colours for a second family of the same method, least similar to the most frequent methods first.
 _SPARE = (4, 5, 8, 6, 7, 3, 1, 2, 0)
 
 
 def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
-    """For each run the number of its colour and of its dash.
+    """Return (colour, dash) for each run, as indices.
 
-    Runs of one family (a row of a grid) share the colour, and the columns of a grid differ in their dashes; the last
-    column, which stands for all labels or the most of something else, is solid. The first family of a method has the
-    method's colour; another one takes a colour that is free, and where none is, the method's, with another dash. With
-    more families than that, some look the same: a colour that stands for another method would be worse.
+    Runs of one family (a row of a grid) share a colour. The columns of a grid differ in their dash pattern; the last
+    column, usually the one with the most labels, is solid. The first family of a method gets the method's colour. A
+    further family gets a free colour or, if none is left, the method's colour with another dash. With still more
+    families some look the same, since the colour of a different method would mislead.
     """
     colours: dict[str, tuple[int, int]] = {}
     columns: dict[str, list[str]] = {}
@@ -31,14 +31,14 @@ def assign(runs: Sequence[Run]) -> list[tuple[int, int]]:
             known.insert(0, _column(run))
     wanted = {run.family: _of_method(run) for run in reversed(runs)}
     reserved = set(wanted.values())
-    owners: dict[int, int] = {}  # for which method a colour was taken first
-    # What is drawn at first is to be told apart, if not everything can be.
+    owners: dict[int, int] = {}  # colour -> the method that took it first
+    # Runs that are shown at first choose first, so that at least those differ.
     for family in dict.fromkeys(run.family for run in sorted(runs, key=lambda run: not run.shown)):
         used = [colour for colour, _ in colours.values()]
         own = wanted[family]
         free = [c for c in _SPARE if c not in used and (c == own or c not in reserved)]
         if own in used and not free:
-            # Never a colour that stands for another method.
+            # Never the colour of another method.
             others = [c for c in range(COLOURS) if c == own or (c not in reserved and owners.get(c, own) == own)]
             colour = own if used.count(own) < DASHES else min(others, key=used.count)
         else:
@@ -57,7 +57,7 @@ def _column(run: Run) -> str:
 
 
 def _of_method(run: Run) -> int:
-    """The place of a run's method in the palette."""
+    """The palette index of a run's method."""
     name = run.cell.recipe if run.cell else str(run.recipe.get("name", ""))
     for text in (name, str(run.recipe.get("method", ""))):
         if "flow" in text:

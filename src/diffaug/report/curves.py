@@ -1,4 +1,4 @@
-"""Curves small enough for a page: what was measured, thinned without losing its shape."""
+"""Metric curves, downsampled for the page without changing their shape."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Points of all curves together, about ten bytes each; and the bounds within which a curve gets its part.
+# Maximum number of points of all curves together, about ten bytes each, and the limits per curve.
 _BUDGET = 80_000
 _FEWEST, _MOST = 40, 400
-# A point this near to the line between its neighbours, as a part of the curve's height, is not seen to be missing.
+# A point closer to the line between its neighbours than this fraction of the curve's height can be dropped.
 _STRAIGHT = 0.001
 
-# What a metric is, for people; those not named here are losses and learning rates of a method's own.
+# Label and description of each metric. Losses and learning rates that only some methods have are not listed.
 METRICS = {
-    "dev": ("Dev score", "Spearman × 100 on the dev pairs; it chooses the checkpoint"),
-    "loss": ("Loss", "of the training batch at that step"),
-    "delta": ("Delta", "mean distance of the two views of a sentence: rises to a peak in stage 1, then falls"),
-    "kappa": ("Kappa", "how much longer the model's own keys and values are than the prefix's: falls in stage 1"),
-    "alignment": ("Alignment", "mean squared distance of pairs that mean the same; lower is better"),
-    "uniformity": ("Uniformity", "how evenly vectors cover the sphere; lower is better"),
-    "contrastive": ("Contrastive loss", "the contrastive part of the loss"),
-    "nli": ("NLI loss", "the classification part of the loss"),
+    "dev": ("Dev score", "Spearman × 100 on the dev pairs; selects the best checkpoint"),
+    "loss": ("Loss", "training loss of the batch"),
+    "delta": ("Delta", "mean distance between the two views of a sentence: rises to a peak in stage 1, then falls"),
+    "kappa": ("Kappa", "norm of the model's own keys and values relative to the prefix's: falls in stage 1"),
+    "alignment": ("Alignment", "mean squared distance of positive pairs; lower is better"),
+    "uniformity": ("Uniformity", "how evenly the vectors cover the sphere; lower is better"),
+    "contrastive": ("Contrastive loss", "the contrastive term of the loss"),
+    "nli": ("NLI loss", "the classification term of the loss"),
 }
 
 
 def describe(name: str) -> tuple[str, str]:
-    """What a metric is called, and what it says."""
+    """Label and description of a metric."""
     if name in METRICS:
         return METRICS[name]
     if name.startswith("lr_"):
         role = name.removeprefix("lr_").replace("_", " ")
-        return f"Learning rate, {role}", f"of the {role} at that step"
+        return f"Learning rate, {role}", f"learning rate of the {role}"
     return name.replace("_", " ").capitalize(), ""
 
 
 def order(names: Iterable[str]) -> list[str]:
-    """Metrics as the page offers them: the usual ones first, learning rates last."""
+    """Metrics in the order of the page's menu: common ones first, learning rates last."""
     known = list(METRICS)
     return sorted(
         names, key=lambda name: (name.startswith("lr_"), known.index(name) if name in known else len(known), name)
@@ -49,7 +49,7 @@ def order(names: Iterable[str]) -> list[str]:
 
 
 def stage_lengths(metrics: list[dict[str, Any]]) -> dict[int, int]:
-    """The last step measured of each stage, by its number."""
+    """The last logged step of each stage, by stage number."""
     lengths: dict[int, int] = {}
     for line in metrics:
         lengths[line["stage"]] = max(line["step"], lengths.get(line["stage"], 0))
@@ -57,11 +57,11 @@ def stage_lengths(metrics: list[dict[str, Any]]) -> dict[int, int]:
 
 
 def all_curves(runs: list[list[dict[str, Any]]]) -> list[dict[str, list[list[Any]]]]:
-    """For the metrics of each run, its curves by their names: a list of [stage, steps, values] each."""
+    """For each run, its curves by metric name; a curve is a list of [stage, steps, values]."""
     found = [_series(metrics) for metrics in runs]
-    worth = {name for series in found for name, stages in series.items() if _points(stages) > 1}
-    # A method without training has one point, which is a level to compare with.
-    found = [{name: stages for name, stages in series.items() if name in worth} for series in found]
+    plotted = {name for series in found for name, stages in series.items() if _points(stages) > 1}
+    # A method without training has a single point; it stays as a reference level if other runs have a curve.
+    found = [{name: stages for name, stages in series.items() if name in plotted} for series in found]
     count = sum(len(stages) for series in found for stages in series.values())
     limit = min(_MOST, max(_FEWEST, _BUDGET // max(1, count)))
     return [
@@ -87,7 +87,7 @@ def _series(metrics: list[dict[str, Any]]) -> dict[str, _Stages]:
                 x.append(line["step"])
                 y.append(float(value))
     loss = series.get("loss", {})
-    # A part that is the whole of the loss wherever it was measured says nothing new.
+    # Drop a loss term that equals the total loss everywhere.
     return {
         name: stages
         for name, stages in series.items()
@@ -106,23 +106,23 @@ def _compact(x: Floats, y: Floats, limit: int) -> tuple[list[int], list[float]]:
 
 
 def thin(y: Floats, limit: int) -> NDArray[np.int64]:
-    """Which of a curve's points to keep, at most ``limit`` and two: the highest and lowest of each stretch.
+    """Indices of the points to keep, at most ``limit + 2``: minimum and maximum of each interval, and both ends.
 
-    So peaks survive, and noise looks like noise; both ends are kept too.
+    This preserves peaks and the look of noise.
     """
     count = len(y)
     if count <= max(limit, 3):
         return np.arange(count)
     width = -(-count // (limit // 2))
     rows = -(-count // width)
-    stretches = np.pad(y, (0, rows * width - count), mode="edge").reshape(rows, width)
+    intervals = np.pad(y, (0, rows * width - count), mode="edge").reshape(rows, width)
     starts = np.arange(rows) * width
-    kept = np.concatenate([[0, count - 1], starts + stretches.argmin(1), starts + stretches.argmax(1)])
+    kept = np.concatenate([[0, count - 1], starts + intervals.argmin(1), starts + intervals.argmax(1)])
     return np.unique(np.minimum(kept, count - 1))
 
 
 def _bends(x: Floats, y: Floats) -> NDArray[np.int64]:
-    """The points that a polyline needs: a learning rate that falls in a straight line is two points."""
+    """Indices of the points that a polyline needs; a linear learning rate decay needs two."""
     if len(x) < 3:
         return np.arange(len(x))
     tolerance = _STRAIGHT * float(y.max() - y.min())

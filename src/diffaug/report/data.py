@@ -1,4 +1,4 @@
-"""What the page's script works with: runs, curves, pairs and maps, in as few bytes as they need."""
+"""The data that the page's scripts read: runs, curves, pairs and maps, in a compact form."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ from typing import Any
 import numpy as np
 
 from diffaug.report import colours, curves
-from diffaug.report.embeddings import Floats, Projection, choose_pairs, neighbours, project, turned
+from diffaug.report.embeddings import Floats, Projection, align, choose_pairs, neighbours, project
 from diffaug.report.pairs import Encode, PairSet
 from diffaug.report.runs import Run
 
-# Pairs on a map; of them, those each model gets most wrong.
-_MAP_PAIRS = 150
-_MAP_WORST = 4
-_LONGEST = 400  # characters of a sentence
+_MAP_PAIRS = 150  # pairs on the map
+_MAP_WORST = 4  # worst pairs of each model that the map includes
+_MAX_CHARACTERS = 400  # longer sentences are truncated
 
 
 class Sentences:
-    """Every sentence of the page, once."""
+    """The distinct sentences of the page; data refers to them by index."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}
+        self._index: dict[str, int] = {}
 
     def __call__(self, sentence: str) -> int:
-        """The place of a sentence in the list."""
-        text = sentence if len(sentence) <= _LONGEST else sentence[: _LONGEST - 1] + "…"
-        return self._places.setdefault(text, len(self._places))
+        """The index of a sentence, which is added if it is new."""
+        text = sentence if len(sentence) <= _MAX_CHARACTERS else sentence[: _MAX_CHARACTERS - 1] + "…"
+        return self._index.setdefault(text, len(self._index))
 
     def texts(self) -> list[str]:
-        """The list."""
-        return list(self._places)
+        """All sentences, in the order of their indices."""
+        return list(self._index)
 
 
 def run_data(runs: Sequence[Run], settings: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-    """Runs with their curves, and the settings that not all of them share."""
+    """The runs with their curves and those settings that differ between runs."""
     found = curves.all_curves([run.metrics for run in runs])
     looks = colours.assign(runs)
     return [
@@ -57,7 +56,7 @@ def run_data(runs: Sequence[Run], settings: Sequence[dict[str, str]]) -> list[di
 
 
 def metric_data(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The metrics there are curves of, in the order in which they are offered."""
+    """The metrics that have curves, in menu order."""
     names = curves.order({name for run in runs for name in run["curves"]})
     return [
         {"name": name, "label": label, "about": about} for name in names for label, about in [curves.describe(name)]
@@ -65,15 +64,15 @@ def metric_data(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def pair_data(sets: Sequence[PairSet], count: int, sentences: Sentences) -> list[dict[str, Any]]:
-    """The worst pairs of every run on every set, as [first, second, gold, its rank, cosine, its rank, usual error].
+    """The worst pairs of each run on each set: [first, second, gold, gold rank, cosine, cosine rank, median error].
 
-    Ranks are per cent of all pairs, and so is the usual error: the median over all runs, if there are several.
+    Ranks and errors are in percent of all pairs. The median error is over all runs; None if there is only one.
     """
     found = []
     for pair_set in sets:
         gold_rank = pair_set.gold_ranks
         ranks = {run: pair_set.ranks(run) for run in pair_set.cosines}
-        usual = np.median(list(ranks.values()), axis=0) - gold_rank if len(ranks) > 1 else None
+        median = np.median(list(ranks.values()), axis=0) - gold_rank if len(ranks) > 1 else None
         runs = {}
         for run, cosines in pair_set.cosines.items():
             runs[run] = [
@@ -84,7 +83,7 @@ def pair_data(sets: Sequence[PairSet], count: int, sentences: Sentences) -> list
                     round(100 * gold_rank[i]),
                     _short(cosines[i]),
                     round(100 * ranks[run][i]),
-                    None if usual is None else round(100 * usual[i]),
+                    None if median is None else round(100 * median[i]),
                 ]
                 for i in pair_set.worst(run, count)
             ]
@@ -101,29 +100,29 @@ def map_data(
     encode: Encode,
     sentences: Sentences,
 ) -> dict[str, Any] | None:
-    """Maps of the same sentences by several models: their places from 0 to 1000, neighbours, and pairs with cosines."""
+    """Maps of the same sentences by several models: coordinates from 0 to 1000, nearest neighbours, pair cosines."""
     if not models or not sets:
         return None
     base = max(sets, key=lambda pair_set: len(pair_set.cosines))
     wanted = [i for run in models if run in base.cosines for i in base.worst(run, _MAP_WORST)]
     pairs = base.pairs.take(choose_pairs(base.pairs, _MAP_PAIRS, wanted))
     texts = list(dict.fromkeys([*pairs.first, *pairs.second]))
-    place = {text: i for i, text in enumerate(texts)}
-    ends = np.array([[place[first], place[second]] for first, second, _ in pairs])
+    index = {text: i for i, text in enumerate(texts)}
+    ends = np.array([[index[first], index[second]] for first, second, _ in pairs])
     reference: Floats | None = None
     found = []
     for run, model in models.items():
         vectors = encode(model, texts)
         flat, part = project(vectors, how)
         reference = flat if reference is None else reference
-        flat = turned(flat, reference)
+        flat = align(flat, reference)
         near = neighbours(vectors)
         cosines = np.einsum("ij,ij->i", vectors[ends[:, 0]], vectors[ends[:, 1]])
         found.append(
             {
                 "run": run,
                 "shown": part,
-                "xy": _grid(flat).tolist(),
+                "xy": _coordinates(flat).tolist(),
                 "near": [[[j, round(100 * cosine)] for j, cosine in row] for row in near],
                 "cosines": [round(100 * float(cosine)) for cosine in cosines],
             }
@@ -138,8 +137,8 @@ def map_data(
     }
 
 
-def _grid(flat: Floats) -> Any:
-    """Coordinates as whole numbers from 0 to 1000, both axes on the same scale, the middle in the middle."""
+def _coordinates(flat: Floats) -> Any:
+    """Integers from 0 to 1000, with the same scale on both axes and the origin at 500."""
     half = max(float(np.abs(flat).max()), 1e-12)
     return np.rint(500 + 500 * flat / half).astype(int)
 

@@ -1,4 +1,4 @@
-"""The sentence pairs a model gets most wrong: where the order of its cosines and that of the gold scores disagree."""
+"""The worst sentence pairs of a model: those whose rank by cosine differs most from their rank by gold score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from diffaug.data.readers import read_scored_pairs
+from diffaug.data.read import read_scored_pairs
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 from diffaug.report.runs import Run
@@ -20,21 +20,21 @@ from diffaug.report.runs import Run
 Floats = NDArray[np.float64]
 
 SIMILARITIES = "similarities.npz"
-# The settings that name scored pairs.
+# The recipe's settings that name scored pairs.
 _SOURCES = ("dev", "test")
 
 Encode = Callable[[Path, list[str]], NDArray[np.float32]]
-"""The vectors, of length one, that the model in a folder gives to sentences."""
+"""Encodes sentences with the model in a folder; the vectors have length 1."""
 
 
 @dataclass
 class PairSet:
-    """Scored pairs that models were, or can be, judged by.
+    """Scored pairs and the cosines that runs gave them.
 
     Attributes:
-        name: as the page calls them: a task's name, or the name of the file.
+        name: the task's name, or a name made from the file's.
         pairs: the sentences and gold scores.
-        cosines: by a run's place among the runs.
+        cosines: by the run's index.
     """
 
     name: str
@@ -51,38 +51,38 @@ class PairSet:
         return relative_ranks(self.cosines[run])
 
     def worst(self, run: int, count: int) -> list[int]:
-        """The pairs put most too near, ``count`` of them, and those put most too far; worst first."""
+        """Up to ``count`` pairs ranked too high and ``count`` ranked too low, worst first."""
         error = self.ranks(run) - self.gold_ranks
-        far, near = np.argsort(error, kind="stable")[:count], np.argsort(-error, kind="stable")[:count]
-        chosen = [*(i for i in near if error[i] > 0), *(i for i in far if error[i] < 0)]
+        low, high = np.argsort(error, kind="stable")[:count], np.argsort(-error, kind="stable")[:count]
+        chosen = [*(i for i in high if error[i] > 0), *(i for i in low if error[i] < 0)]
         return [int(i) for i in sorted(chosen, key=lambda i: -abs(error[i]))]
 
 
 def relative_ranks(values: Floats) -> Floats:
-    """Ranks as a part of all, 0 for the smallest and 1 for the largest; equal values share the mean of their ranks."""
+    """Ranks scaled to [0, 1]; equal values get their mean rank."""
     ranks: Floats = (rankdata(values) - 1) / max(1, len(values) - 1)
     return ranks
 
 
 class PairReader:
-    """Reads the scored pairs that runs are judged by, each file once."""
+    """Reads the scored pairs of runs; each file is read once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], ScoredPairs] = {}
         self._tasks: dict[tuple[Path, ...], dict[str, ScoredPairs]] = {}
 
     def tasks(self, folders: tuple[Path, ...]) -> dict[str, ScoredPairs]:
-        """The STS tasks in some folders, the pairs of their sub-tasks joined in the order in which they are scored."""
+        """The STS tasks in some folders, with their subtasks concatenated in scoring order."""
         if not folders:
             return {}
         if folders not in self._tasks:
-            from diffaug.reproduce.score import StsTasks
+            from diffaug.experiments.data import StsTasks
 
             self._tasks[folders] = {task.name: _joined(task.subtasks.values()) for task in StsTasks.load(folders).tasks}
         return self._tasks[folders]
 
-    def named_by(self, run: Run) -> Iterator[tuple[str, str, ScoredPairs]]:
-        """For `dev` and `test`, as far as the recipe has them: the setting, the source's name, and the pairs.
+    def dev_and_test(self, run: Run) -> Iterator[tuple[str, str, ScoredPairs]]:
+        """The recipe's `dev` and `test` pairs: yields the setting's name, the source and the pairs.
 
         Raises:
             DiffaugError: a source cannot be read.
@@ -91,45 +91,45 @@ class PairReader:
         for setting in _SOURCES:
             if isinstance(source := data.get(setting), str):
                 columns = (data.get("columns") or {}).get(setting)
-                place = _located(source, run.folder)
-                key = (setting, place, str(columns), str(data.get("on_bad")))
+                path = _resolve(source, run.folder)
+                key = (setting, path, str(columns), str(data.get("on_bad")))
                 if key not in self._known:
-                    self._known[key] = read_scored_pairs(place, columns, data.get("on_bad") or "error", setting)
+                    self._known[key] = read_scored_pairs(path, columns, data.get("on_bad") or "error", setting)
                 yield setting, source, self._known[key]
 
 
 def pair_sets(runs: list[Run], encode: Encode) -> tuple[list[PairSet], list[str]]:
-    """All pairs by which runs can be compared, with their cosines; and why some could not be had, in words.
+    """All sets of scored pairs with the runs' cosines, and notes on pairs that could not be read.
 
-    The cosines of a run are those it has written down; else its best model computes them, for the dev pairs if there
-    are any, since test pairs that one looks at are test pairs no more.
+    Cosines are read from the run's folder if it has them. Otherwise the run's best model computes them, on the dev
+    pairs if there are any: looking at test pairs would make them useless as test data.
     """
     reader, sets, notes = PairReader(), list[PairSet](), dict[str, None]()
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         try:
-            named = list(reader.named_by(run))
-            written = _written(run.folder / SIMILARITIES)
+            named = list(reader.dev_and_test(run))
+            saved = _saved_cosines(run.folder / SIMILARITIES)
             found: list[tuple[str, ScoredPairs, Floats]] = []
-            if written:
-                found = _matched({**{source: p for _, source, p in named}, **reader.tasks(run.tasks)}, written)
+            if saved:
+                found = _match({**{source: p for _, source, p in named}, **reader.tasks(run.tasks)}, saved)
             if not found and named and run.model is not None:
                 found = [(_title(*named[0][:2]), named[0][2], _cosines(encode, run.model, named[0][2]))]
         except DiffaugError as error:
             notes[f"The pairs of {run.name} are not shown: {error}"] = None
             continue
         for name, pairs, cosines in found:
-            _set_for(sets, name, pairs).cosines[place] = cosines
-    # The sets that most people look at first.
+            _set_for(sets, name, pairs).cosines[index] = cosines
+    # STS-B comes first.
     sets.sort(key=lambda pair_set: not pair_set.name.startswith("STS-B"))
     return sets, list(notes)
 
 
-def _matched(
-    known: dict[str, ScoredPairs], written: dict[str, tuple[Floats, Floats]]
+def _match(
+    known: dict[str, ScoredPairs], saved: dict[str, tuple[Floats, Floats]]
 ) -> list[tuple[str, ScoredPairs, Floats]]:
-    """The tasks whose sentences are known: those of the same gold scores in the same order."""
+    """Find the sentences of saved cosines: known pairs with the same gold scores in the same order."""
     found = []
-    for task, (cosine, gold) in written.items():
+    for task, (cosine, gold) in saved.items():
         for pairs in ([known[task]] if task in known else []) + list(known.values()):
             if len(pairs) == len(gold) and np.allclose(pairs.scores, gold, atol=1e-4):
                 found.append((task, pairs, cosine))
@@ -152,8 +152,8 @@ def _set_for(sets: list[PairSet], name: str, pairs: ScoredPairs) -> PairSet:
     return sets[-1]
 
 
-def _written(path: Path) -> dict[str, tuple[Floats, Floats]]:
-    """Cosines and gold scores of a finished cell, by task."""
+def _saved_cosines(path: Path) -> dict[str, tuple[Floats, Floats]]:
+    """Cosines and gold scores of a finished cell, by task; empty if there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -173,12 +173,12 @@ def _cosines(encode: Encode, model: Path, pairs: ScoredPairs) -> Floats:
 
 
 def _title(setting: str, source: str) -> str:
-    """What to call pairs that have no task's name."""
+    """A name for pairs that are not a known task."""
     return f"{source.partition(':')[0] if ':' in source else Path(source).name.split('.')[0]}, {setting}"
 
 
-def _located(source: str, folder: Path) -> str:
-    """A file that a recipe names relative to where the run was started: here, or in a folder above the run."""
+def _resolve(source: str, folder: Path) -> str:
+    """Resolve a recipe's relative path, against the current folder or a parent of the run's folder."""
     if ":" in source.split("/")[0] or Path(source).is_absolute() or Path(source).exists():
         return source
     return next((str(parent / source) for parent in folder.absolute().parents if (parent / source).exists()), source)

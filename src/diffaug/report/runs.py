@@ -1,4 +1,4 @@
-"""Finding runs below a folder, and reading what each has left, finished or not."""
+"""Find the runs in a folder and read their files, whether a run is finished or not."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from typing import Any, Literal
 import yaml
 
 from diffaug.errors import DiffaugError
-from diffaug.reproduce.cell import Cell, Result
+from diffaug.experiments.results import Cell, Result
 
 State = Literal["finished", "unfinished", "failed", "waiting"]
 
 RECIPE, METRICS, SUMMARY, FAILURE = "recipe.yaml", "metrics.jsonl", "summary.json", "failure.txt"
 GRID = "grid.json"
-# The one in C takes a tenth of the time, which counts with a hundred runs.
+# The C loader is ten times faster, which matters with a hundred runs.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# What a run's folder holds besides; no run is below them.
+# Subfolders of a run, which contain no other runs.
 _INNER = {"best", "checkpoints", "tables", "figures"}
 
 
 @dataclass
 class Run:
-    """A run, as far as it got.
+    """A run, finished or not.
 
     Attributes:
-        folder: where it is.
-        name: how the page calls it: its path below the reported folder, or what sets a grid's cell apart.
-        state: `waiting` is a cell of a grid that has not begun.
-        detail: of the state: how far an unfinished run got, why a failed one failed.
-        recipe: every setting; empty for a run that has none yet.
-        metrics: the lines of its metrics file.
-        scores: at the end; a cell's are those of its result.
-        before: of the backbone, before training.
-        best_at: stage and step of the checkpoint that was kept.
-        stage1_end: how stage 1 ended, in words.
-        seconds: the training took.
+        folder: the run's folder.
+        name: the name on the page: the path relative to the reported folder, or for a grid what identifies the cell.
+        state: `waiting` is a grid cell that has not started.
+        detail: progress of an unfinished run, or the error of a failed one.
+        recipe: all settings; empty if the run has not started.
+        metrics: the lines of the metrics file.
+        scores: final scores; for a grid cell, those of its result.
+        before: scores of the backbone before training.
+        best_at: stage and step of the best checkpoint.
+        stage1_end: why stage 1 ended.
+        seconds: training time.
         cell, result: of a grid.
-        tasks: the folders of the tasks that a cell was scored on.
-        family: runs of one family share a colour: a row of a grid, else the run alone.
-        shown: whether its curve is shown at first; runs that only served to tune are not.
+        tasks: folders with the evaluation data of a grid cell.
+        family: runs of one family share a colour; a family is a row of a grid or a single run.
+        shown: whether the curve is shown at first; runs of a hyperparameter search are not.
     """
 
     folder: Path
@@ -66,13 +66,13 @@ class Run:
 
     @property
     def model(self) -> Path | None:
-        """The folder of its best model, if it is there."""
+        """The folder of the best model, or None if there is none."""
         best = self.folder / "best"
         return best if (best / "diffaug.json").is_file() else None
 
 
 def find_folders(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The grids at or below ``folder``, and the runs that belong to none of them; in the order people count."""
+    """The folders of grids, and of runs that belong to no grid, in natural sort order."""
     grids: list[Path] = []
     runs: list[Path] = []
     for parent, folders, files in os.walk(folder):
@@ -87,13 +87,13 @@ def find_folders(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def read_run(folder: Path, name: str) -> Run:
-    """What a run's folder tells.
+    """Read a run's folder.
 
     Raises:
-        DiffaugError: a file in it is not what it should be.
+        DiffaugError: a file in it is invalid.
     """
     metrics = list(_metrics(folder / METRICS))
-    run = Run(folder, name, "unfinished", _how_far(folder, metrics), _recipe(folder / RECIPE), metrics, family=name)
+    run = Run(folder, name, "unfinished", _progress(folder, metrics), _recipe(folder / RECIPE), metrics, family=name)
     summary = _json(folder / SUMMARY)
     if summary is not None:
         run.state, run.detail = "finished", ""
@@ -101,20 +101,20 @@ def read_run(folder: Path, name: str) -> Run:
         run.best_at, run.stage1_end = summary.get("best_at"), summary.get("stage1_end")
         run.seconds = summary.get("seconds")
     elif (folder / FAILURE).is_file():
-        run.state, run.detail = "failed", failure_words((folder / FAILURE).read_text("utf-8", errors="replace"))
+        run.state, run.detail = "failed", failure_message((folder / FAILURE).read_text("utf-8", errors="replace"))
     return run
 
 
-def failure_words(text: str) -> str:
-    """The sentence of a failure: its first line, or where that begins a traceback, the last one."""
+def failure_message(text: str) -> str:
+    """The error message in a failure file: its first line, or the last line of a traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        return "for a reason that was not written down"
+        return "unknown error"
     return (lines[-1] if lines[0].startswith("Traceback") else lines[0])[:400]
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """The settings as they stand in the file: a recipe of an earlier version is as good as one of today."""
+    """The settings as written in the file, without validation, so that recipes of older versions can be shown."""
     if not path.is_file():
         return {}
     try:
@@ -122,12 +122,12 @@ def _recipe(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DiffaugError(f"{path} is not valid YAML: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(values, dict):
-        raise DiffaugError(f"{path} holds no settings")
+        raise DiffaugError(f"{path} contains no settings")
     return values
 
 
 def _metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics file; the last one of a run that goes on may be half written."""
+    """The lines of a metrics file; the last line may be incomplete while the run continues."""
     if not path.is_file():
         return
     lines = path.read_text("utf-8", errors="replace").splitlines()
@@ -137,7 +137,9 @@ def _metrics(path: Path) -> Iterator[dict[str, Any]]:
             yield {**values, "stage": int(values["stage"]), "step": int(values["step"])}
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
-                raise DiffaugError(f"{path}, line {number}: not a measurement: {line[:80]!r}") from error
+                raise DiffaugError(
+                    f"{path}, line {number}: not a JSON object with stage and step: {line[:80]!r}"
+                ) from error
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -148,17 +150,17 @@ def _json(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise DiffaugError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
-        raise DiffaugError(f"{path} holds no summary")
+        raise DiffaugError(f"{path} contains no summary")
     return values
 
 
-def _how_far(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    kept = ", can be resumed" if any((folder / "checkpoints").glob("stage*")) else ""
+def _progress(folder: Path, metrics: list[dict[str, Any]]) -> str:
+    resumable = ", can be resumed" if any((folder / "checkpoints").glob("stage*")) else ""
     if not metrics:
-        return f"nothing measured yet{kept}"
-    return f"stage {metrics[-1]['stage']}, step {metrics[-1]['step']}{kept}"
+        return f"nothing logged yet{resumable}"
+    return f"stage {metrics[-1]['stage']}, step {metrics[-1]['step']}{resumable}"
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that puts `seed9` before `seed10`."""
+    """Sort key that puts `seed9` before `seed10`."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -1,4 +1,4 @@
-"""Settings of several runs side by side: what they share, and where they differ."""
+"""Settings of several runs side by side: which they share, and where they differ."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ NOT_SET = "–"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The settings of some runs.
+class SettingsTable:
+    """The settings of several runs.
 
     Attributes:
-        shared: by dotted name, those that are the same in all runs.
-        own: for each run, the others.
-        columns: of a table of differences. A group of settings that some runs leave out (a stage, say) has a column of
-            its own there, and its settings have one only if the runs that have them differ.
-        rows: of that table, for each run.
+        shared: settings with the same value in all runs, by dotted name.
+        own: for each run, its other settings.
+        columns: columns of the table of differences. A group that some runs lack (a stage, for example) has its own
+            column; a setting of such a group has a column only if the runs that have the group differ in it.
+        rows: the table's cells, one row per run.
     """
 
     shared: dict[str, str]
@@ -27,40 +27,40 @@ class Comparison:
     rows: list[list[str]]
 
 
-def compare(recipes: Sequence[Mapping[str, Any]]) -> Comparison:
-    """Compare recipes; one that is empty, of a run that has not begun, does not count."""
+def compare_settings(recipes: Sequence[Mapping[str, Any]]) -> SettingsTable:
+    """Compare recipes. An empty recipe belongs to a run that has not started and is ignored."""
     flat = [flatten(recipe) for recipe in recipes]
     groups = {name.rsplit(".", 1)[0] for settings in flat for name in settings if "." in name}
-    # A group that a run leaves out (`stage1: null`) is absent there, not a setting.
+    # `stage1: null` means that the group is absent, it is not a setting.
     flat = [{name: value for name, value in settings.items() if name not in groups} for settings in flat]
-    begun = [settings for settings, recipe in zip(flat, recipes, strict=True) if recipe]
+    started = [settings for settings, recipe in zip(flat, recipes, strict=True) if recipe]
     names = list(dict.fromkeys(name for settings in flat for name in settings))
-    values = {name: {settings.get(name) for settings in begun} for name in names}
-    shared = {name: begun[0][name] for name in names if len(values[name]) == 1}
+    values = {name: {settings.get(name) for settings in started} for name in names}
+    shared = {name: started[0][name] for name in names if len(values[name]) == 1}
     own = [{name: value for name, value in settings.items() if name not in shared} for settings in flat]
     columns: list[str] = []
     for name in names:
         if name in shared:
             continue
         group = name.rsplit(".", 1)[0]
-        absent = group != name and not all(_has(settings, group) for settings in begun)
+        absent = group != name and not all(_has(settings, group) for settings in started)
         if absent and group not in columns:
             columns.append(group)
         if not absent or len(values[name] - {None}) > 1:
             columns.append(name)
     rows = [[_cell(settings, column, groups) for column in columns] for settings in flat]
-    return Comparison(shared, own, columns, rows)
+    return SettingsTable(shared, own, columns, rows)
 
 
-def flatten(recipe: Mapping[str, Any], where: str = "") -> dict[str, str]:
-    """Every setting by its dotted name, as in `stage2.learning_rate`, written as YAML writes it."""
+def flatten(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """All settings by dotted name, such as `stage2.learning_rate`, formatted as in YAML."""
     flat: dict[str, str] = {}
     for key, value in recipe.items():
-        name = f"{where}{key}"
+        name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             flat |= flatten(value, f"{name}.")
         else:
-            flat[name] = _words(value)
+            flat[name] = _format(value)
     return flat
 
 
@@ -74,7 +74,7 @@ def _cell(settings: Mapping[str, str], column: str, groups: set[str]) -> str:
     return settings.get(column, NOT_SET)
 
 
-def _words(value: Any) -> str:
+def _format(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -82,5 +82,5 @@ def _words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_words(entry) for entry in value) + "]"
+        return "[" + ", ".join(_format(entry) for entry in value) + "]"
     return "{}" if value == {} else str(value)

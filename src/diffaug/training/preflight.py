@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict, source_list
-from diffaug.data.formats import HUB_PREFIX, open_table
-from diffaug.data.given import PASSED
+from diffaug.data.table import HUB_PREFIX, IN_MEMORY, open_table
 from diffaug.errors import DiffaugError
-from diffaug.files import alone, restore, sweep
+from diffaug.files import exclusive_lock, restore, sweep
 from diffaug.training.trackers import check_trackers
 
 _LOCK = ".lock"
@@ -76,7 +75,7 @@ def claimed(folder: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
     except OSError as error:
         raise DiffaugError(f"{folder} cannot be written: {error.strerror or error}") from error
     try:
-        with alone(
+        with exclusive_lock(
             folder / _LOCK, f"another process is at work in {folder}; wait for it to end, or choose another folder"
         ):
             check_folder(folder, recipe, resume)  # again: a run may have begun or ended there meanwhile
@@ -106,6 +105,5 @@ def _check_files(data: DataSettings, names: list[str]) -> None:
     """Open the files of these settings; what is in them is checked when they are read."""
     for name in names:
         for source in source_list(getattr(data, name)):
-            if not source.startswith((HUB_PREFIX, PASSED)):
-                with open_table(source, lambda problem: None):
-                    pass
+            if not source.startswith((HUB_PREFIX, IN_MEMORY)):
+                open_table(source, lambda problem: None)

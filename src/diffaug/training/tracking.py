@@ -15,9 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from diffaug.files import flush
 
-# Seconds between looks at the step and its loss: in a bar on a terminal, in lines of a log.
+# Seconds between looks at the step and its loss: in a bar on a terminal, in lines of a log, in progress.json.
 _BAR_EVERY = 1.0
 _LINE_EVERY = 60.0
+_FILE_EVERY = 2.0
 
 
 class Show:
@@ -102,6 +103,10 @@ class Tracker:
             total: how many there are.
             done: how many of them an earlier process has taken.
         """
+        if self.console.quiet:
+            with self._progress_file(title, total, done) as show:
+                yield show
+            return
         if not self.console.is_terminal:
             yield self._lines(title, total, done)
             return
@@ -114,12 +119,35 @@ class Tracker:
 
             yield Show(_BAR_EVERY, update)
 
+    @contextmanager
+    def _progress_file(self, title: str, total: int, done: int) -> Iterator[Show]:
+        """For other processes: stage, step and time left in `progress.json`, while the stage runs."""
+        start, path = time.monotonic(), self._path.with_name("progress.json")
+
+        def write(step: int, loss: float) -> None:
+            left = _seconds_left(start, step, total, done)
+            values = {"stage": title, "step": step, "steps": total, "loss": loss, "seconds_left": round(left, 1)}
+            if self._main:
+                temporary = path.with_name(".progress.json")
+                temporary.write_text(json.dumps(values), "utf-8")
+                temporary.replace(path)
+
+        try:
+            yield Show(_FILE_EVERY, write)
+        finally:
+            if self._main:
+                path.unlink(missing_ok=True)
+
     def _lines(self, title: str, total: int, done: int) -> Show:
         start = time.monotonic()
 
         def line(step: int, loss: float) -> None:
-            seconds = (time.monotonic() - start) / (step - done) * (total - step)
-            left = timedelta(seconds=round(seconds))
+            left = timedelta(seconds=round(_seconds_left(start, step, total, done)))
             self.say(f"{title}  step {step:>5} of {total}  loss {loss:.4f}  {left} left of the stage")
 
         return Show(_LINE_EVERY, line)
+
+
+def _seconds_left(start: float, step: int, total: int, done: int) -> float:
+    """At the speed of the steps since ``start``, when ``done`` of them had been taken before."""
+    return (time.monotonic() - start) / (step - done) * (total - step)

@@ -16,11 +16,11 @@ from torch import nn
 
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.models import saved
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import DenseConfig, ModelConfig, PrefixConfig, Provenance
 from diffaug.models.encoder import Encoder
+from diffaug.models.io import saved
 from diffaug.models.views.prefix import FoldedPrefix, Prefix, ReparametrisedPrefix
 
 PREFIX = PrefixConfig(views=2, length=3)
@@ -207,7 +207,7 @@ class Trap:
 def test_pickles_are_never_read(copy: Path, tmp_path: Path, name: str) -> None:
     (copy / "diffaug.safetensors").unlink()
     (copy / name).write_bytes(pickle.dumps(Trap(tmp_path / "trapped")))
-    message = "truncated or damaged" if name == "diffaug.safetensors" else f"is missing; {name} is a pickle"
+    message = "truncated or damaged" if name == "diffaug.safetensors" else f"does not exist; {name} is a pickle"
     with pytest.raises(DiffaugError, match=message):
         Embedder.from_pretrained(copy)
     assert not (tmp_path / "trapped").exists()
@@ -227,7 +227,7 @@ def describe(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 @pytest.mark.parametrize("content", ["", "{", '{"format_version": 1, "model": {"pooling"', "\x00", "nonsense"])
 def test_truncated_description(copy: Path, content: str) -> None:
     (copy / "diffaug.json").write_text(content)
-    with pytest.raises(DiffaugError, match=r"diffaug\.json cannot be read as JSON .* not saved completely"):
+    with pytest.raises(DiffaugError, match=r"diffaug\.json cannot be read as JSON .* save or copy"):
         Embedder.from_pretrained(copy)
 
 
@@ -271,7 +271,7 @@ def test_format_version_that_is_none(copy: Path, version: Any) -> None:
 
 def test_missing_and_unknown_parts(copy: Path) -> None:
     describe(copy, lambda d: d.update(extra=1))
-    with pytest.raises(DiffaugError, match="has the unknown extra"):
+    with pytest.raises(DiffaugError, match="has the unknown keys extra"):
         Embedder.from_pretrained(copy)
     describe(copy, lambda d: (d.pop("extra"), d.pop("scores"), d.pop("model")))
     with pytest.raises(DiffaugError, match="lacks model, scores"):

@@ -49,7 +49,7 @@ def test_requirements_join_what_is_there(tmp_path: Path) -> None:
 )
 def test_another_content_is_an_error(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(DiffaugError, match=f"{name} is no file of sentence-transformers"):
+    with pytest.raises(DiffaugError, match=f"{name} is not a file of sentence-transformers"):
         check_nothing_added(tmp_path)
     (tmp_path / name).write_text("{")
     with pytest.raises(DiffaugError, match=f"{name} cannot be read as JSON"):

@@ -1,4 +1,4 @@
-"""The JSON file that says what a saved or exported model is."""
+"""The JSON file that describes a saved or exported model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from diffaug.version import __version__
 
 
 def read_description(path: Path, kind: str, newest: int, keys: Set[str]) -> dict[str, Any]:
-    """Read one, of any format version up to ``newest``, with exactly these keys.
+    """Read a description with exactly these keys, of any format version up to ``newest``.
 
     Args:
         path: the file.
-        kind: what it describes, for messages: "a diffaug model".
-        newest: the last format version this library knows.
-        keys: what it holds.
+        kind: what it describes, for error messages, such as "a diffaug model".
+        newest: the newest supported format version.
+        keys: the expected keys.
 
     Raises:
-        DiffaugError: it cannot be read, is no such description, or was written by a newer library.
+        DiffaugError: the file cannot be read, is not a description, or was written by a newer version.
     """
     try:
         description = json.loads(path.read_text("utf-8"))
     except (ValueError, OSError) as error:
-        raise DiffaugError(f"{path} cannot be read as JSON ({error}); the model was not saved completely") from error
+        raise DiffaugError(f"{path} cannot be read as JSON ({error}); save or copy the model again") from error
     version = description.get("format_version") if isinstance(description, dict) else None
     if type(version) is not int or version < 1:
         raise DiffaugError(f"{path} has no format_version; it is not a description of {kind}")
@@ -35,7 +35,7 @@ def read_description(path: Path, kind: str, newest: int, keys: Set[str]) -> dict
             f"{path} has format version {version}, written by a newer diffaug "
             f"({description.get('diffaug_version', 'unknown')}) than this one ({__version__}); upgrade diffaug"
         )
-    for what, wrong in (("lacks", keys - description.keys()), ("has the unknown", description.keys() - keys)):
+    for what, wrong in (("lacks", keys - description.keys()), ("has the unknown keys", description.keys() - keys)):
         if wrong:
             raise DiffaugError(f"{path} {what} {', '.join(sorted(wrong))}")
     return dict(description)

@@ -1,4 +1,4 @@
-"""The folder of a model that was named by its path or by its name on the hub."""
+"""Find the folder of a model: a local path, the hub's cache, or a download from the hub."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from diffaug.errors import DiffaugError
 
-# What a model of transformers is made of. Pickles stay behind.
+# The files of a transformers model. Pickles are not downloaded.
 BACKBONE_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.py")
-# An export to ONNX lies at the top; variants in folders below would be fetched for nothing.
+# With the ONNX export at the top level; variants in subfolders are not needed.
 FILES = (*BACKBONE_FILES, "model.onnx*")
 
 
@@ -17,34 +17,36 @@ EMBEDDED_MODEL = Path(__file__).parents[2] / "assets" / "mini"
 
 
 def model_source(name: str) -> str:
-    """The path or hub name behind a model's name: `embedded` is the encoder that comes with the package."""
+    """The path or hub name of a model; `embedded` is the encoder included in the package."""
     return str(EMBEDDED_MODEL) if name == "embedded" else name
 
 
 def find_folder(source: str, revision: str | None = None, files: Sequence[str] = FILES) -> Path:
-    """A folder here, or else one fetched from the hub, or found in the hub's cache.
+    """Return a local folder, downloading the model from the hub if necessary.
 
     Args:
         source: a path, or a name on the hub.
-        revision: the version on the hub.
-        files: what is fetched, as patterns of names.
+        revision: branch, tag or commit on the hub.
+        files: patterns of the files to download.
 
     Raises:
-        DiffaugError: there is neither; the message says where it was looked for.
+        DiffaugError: the model was not found; the message says where it was searched.
     """
     path = Path(source).expanduser()
     if path.is_dir():
         return path
     if path.exists():
-        raise DiffaugError(f"{source} is a file; a model is a folder")
+        raise DiffaugError(f"{source} is a file; give the folder of a model")
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
-        seen = "" if path.is_absolute() and str(path) == source else f" (looked for {path.absolute()})"
-        raise DiffaugError(f"there is no folder {source}{seen}; give the path of a model, or its name on the hub")
+        resolved = "" if path.is_absolute() and str(path) == source else f" ({path.absolute()})"
+        raise DiffaugError(
+            f"the folder {source}{resolved} does not exist; give the path of a model, or its name on the hub"
+        )
     try:
         return _fetch(source, revision, list(files))
-    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
+    except Exception as error:  # errors of huggingface_hub, of the HTTP library and of the system
         raise DiffaugError(
-            f"{source} is neither a folder here nor a model that could be fetched from the hub: "
+            f"{source} is neither a local folder nor a model that can be downloaded from the hub: "
             f"{_reason(error, revision)}"
         ) from error
 
@@ -54,7 +56,7 @@ def _fetch(name: str, revision: str | None, files: list[str]) -> Path:
     from huggingface_hub.errors import RevisionNotFoundError
 
     try:
-        # Asked once and with a time limit, before anything that tries again and again or waits for ever.
+        # One request with a timeout first: snapshot_download retries, and may wait for a long time.
         HfApi().model_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except RevisionNotFoundError:
         raise
@@ -62,12 +64,12 @@ def _fetch(name: str, revision: str | None, files: list[str]) -> Path:
         try:
             return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_files_only=True))
         except Exception:
-            raise error from None  # why the hub gave nothing, not that its cache is empty as well
+            raise error from None  # report the hub's error, not that the cache is empty as well
     return Path(snapshot_download(name, revision=revision, allow_patterns=files))
 
 
 def _reason(error: Exception, revision: str | None) -> str:
-    """What was wrong, and what to do."""
+    """What went wrong, and what to do."""
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -79,20 +81,20 @@ def _reason(error: Exception, revision: str | None) -> str:
     )
 
     text = " ".join(str(error).split())[:160]
-    cache = f"its cache ({constants.HF_HUB_CACHE}) does not hold the model"
+    cache = f"the cache ({constants.HF_HUB_CACHE}) does not contain the model"
     if isinstance(error, HFValidationError):
-        return "there is no such folder, and names on the hub are of the form owner/name; check the spelling"
+        return "there is no such folder, and names on the hub have the form owner/name; check the spelling"
     if isinstance(error, OfflineModeIsEnabled):
-        return f"HF_HUB_OFFLINE forbids to ask the hub, and {cache}; check the spelling, or unset HF_HUB_OFFLINE"
+        return f"HF_HUB_OFFLINE is set, and {cache}; check the spelling, or unset HF_HUB_OFFLINE"
     if isinstance(error, GatedRepoError):
-        return "the hub gives it only to those who accepted its terms; accept them there, then 'hf auth login'"
+        return "the model is gated; accept its terms on the hub, then run 'hf auth login'"
     if isinstance(error, RepositoryNotFoundError):
-        return "the hub has no such model, or shows it to others only; check the spelling, or 'hf auth login'"
+        return "the hub has no such model, or it is private; check the spelling, or run 'hf auth login'"
     if isinstance(error, RevisionNotFoundError):
-        return f"the hub has the model, but no revision {revision!r} of it"
+        return f"the model has no revision {revision!r}"
     if isinstance(error, HfHubHTTPError):
-        return f"the hub refused ({text})"
+        return f"the hub refused the request ({text})"
     return (
-        f"the hub at {constants.ENDPOINT} could not be reached or broke off ({text}), and {cache}; check the spelling "
-        "and the connection, or give the path of a folder"
+        f"the hub at {constants.ENDPOINT} cannot be reached ({text}), and {cache}; check the spelling and the "
+        "connection, or give the path of a folder"
     )

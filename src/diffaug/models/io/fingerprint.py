@@ -1,4 +1,4 @@
-"""A model's fingerprint: says whether two scores come from the same model, wherever its folder lies."""
+"""A model's fingerprint, which tells whether two scores belong to the same model, independent of its path."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.saved import model_weights
 
-# What a backbone's configuration says about its history, not about its vectors.
+# Settings of a backbone that do not influence its vectors.
 _HISTORY = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 
 
 def fingerprint(encoder: Encoder) -> str:
-    """SHA-256, in hex, over all that decides an encoder's vectors: its settings, and every weight with its name.
+    """SHA-256, in hex, of everything that determines an encoder's vectors: its settings, weights and their names.
 
-    The same model saved, loaded or moved to another device keeps its fingerprint; one changed weight changes it. A
-    prefix still in training form counts as the folded one that would be saved.
+    Saving, loading and moving a model to another device do not change its fingerprint; changing one weight does. A
+    reparametrised prefix counts as the merged prefix that would be saved.
     """
     backbone = encoder.backbone.config.to_diff_dict()
     settings = {

@@ -1,4 +1,4 @@
-"""Models made elsewhere: plain transformers checkpoints and sentence-transformers folders."""
+"""Load models of other libraries: plain transformers checkpoints and sentence-transformers folders."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from diffaug.models.config import Activation, DenseConfig, ModelConfig, Pooling
 from diffaug.models.encoder import Encoder
 
 MODULES = "modules.json"
-# Their Transformer's settings: the file was once named after the backbone.
+# Settings of their Transformer module; older versions named the file after the backbone.
 _TRANSFORMER_FILES = [
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-# Those that are read, or that change no vector of an encoder of plain text.
+# Settings that are read here, or that do not change the vectors of text.
 _TRANSFORMER_SETTINGS = {
     "max_seq_length",
     "do_lower_case",
@@ -34,7 +34,7 @@ _TRANSFORMER_SETTINGS = {
 }
 
 _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls"}
-# Files written before sentence-transformers 6 hold a switch for each pooling instead of a name.
+# Files of sentence-transformers before version 6 have one flag per pooling instead of a name.
 _POOLING_SWITCHES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -54,7 +54,7 @@ def is_sentence_transformers(folder: Path) -> bool:
 def load_transformers(
     source: str, config: ModelConfig, *, trust_remote_code: bool = False, revision: str | None = None
 ) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """A plain checkpoint, pooled as ``config`` says."""
+    """Load a plain checkpoint, with the pooling of ``config``."""
     backbone, tokenizer = load_backbone(source, trust_remote_code=trust_remote_code, revision=revision)
     return Encoder(backbone, config).eval(), tokenizer
 
@@ -62,20 +62,20 @@ def load_transformers(
 def load_sentence_transformers(
     folder: Path, *, trust_remote_code: bool = False
 ) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """A sentence-transformers folder: a Transformer, a Pooling, and any Dense and Normalize behind them.
+    """Load a sentence-transformers folder: Transformer, Pooling, then any number of Dense and Normalize modules.
 
     Raises:
-        DiffaugError: a module or an option that would change the vectors and has no counterpart here.
+        DiffaugError: a module or an option that changes the vectors is not supported.
     """
     modules = _modules(folder)
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Dense", "Normalize"}:
         raise DiffaugError(
-            f"{folder} is made of {', '.join(kinds)}; only a Transformer and a Pooling, followed by Dense and "
-            "Normalize, can be read"
+            f"{folder} has the modules {', '.join(kinds)}; only Transformer and Pooling, followed by Dense and "
+            "Normalize, are supported"
         )
     if "Normalize" in kinds and kinds.index("Normalize") != len(kinds) - 1:
-        raise DiffaugError(f"{folder} has modules behind Normalize, which cannot be read")
+        raise DiffaugError(f"{folder} has modules after Normalize, which is not supported")
 
     transformer = modules[0][1]
     settings = _transformer_settings(transformer)
@@ -88,13 +88,13 @@ def load_sentence_transformers(
         pooling=_pooling(modules[1][1] / "config.json"),
         head=tuple(dense for dense, _ in head),
         normalize="Normalize" in kinds,
-        # Their limit counts the special tokens, ours does not.
+        # Their limit includes special tokens, ours does not.
         max_length=None if limit >= LARGE_INTEGER else max(1, limit - tokenizer.num_special_tokens_to_add()),
         lowercase=lowercase,
-        prompt=prompt.lower() if lowercase else prompt,  # they lower both together
+        prompt=prompt.lower() if lowercase else prompt,  # they lowercase prompt and sentence together
     )
     if config.prompt and not _json(modules[1][1] / "config.json").get("include_prompt", True):
-        raise DiffaugError(f"{folder} leaves its prompt out of the pooling, which cannot be read")
+        raise DiffaugError(f"{folder} excludes its prompt from the pooling, which is not supported")
     encoder = Encoder(backbone, config)
     for module, (_, weights) in zip(encoder.head, head, strict=True):
         fill(module[0], weights, str(folder), "linear")  # type: ignore[index]
@@ -102,7 +102,7 @@ def load_sentence_transformers(
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """Kind and folder of each module; one that is not their own keeps its whole name, and is refused by it."""
+    """Kind and folder of each module; a module of another library keeps its full name, and is then rejected."""
     found = []
     for entry in _json(folder / MODULES):
         try:
@@ -117,13 +117,13 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     path = next((folder / name for name in _TRANSFORMER_FILES if (folder / name).exists()), None)
     settings = {} if path is None else _json(path)
     if others := sorted(name for name in settings.keys() - _TRANSFORMER_SETTINGS if settings[name]):
-        raise DiffaugError(f"{path} sets {', '.join(others)}, which cannot be read")
+        raise DiffaugError(f"{path} sets {', '.join(others)}, which is not supported")
     text = settings.get("modality_config", {}).get("text", {})
     if (
         settings.get("transformer_task", "feature-extraction") != "feature-extraction"
         or text.get("method_output_name", "last_hidden_state") != "last_hidden_state"
     ):
-        raise DiffaugError(f"{path} takes something else than the last layer's states, which cannot be read")
+        raise DiffaugError(f"{path} uses another output than the last hidden state, which is not supported")
     return settings
 
 
@@ -132,7 +132,7 @@ def _pooling(path: Path) -> Pooling:
     names = settings.get("pooling_mode") or [n for switch, n in _POOLING_SWITCHES.items() if settings.get(switch)]
     names = [names] if isinstance(names, str) else list(names)
     if len(names) != 1 or names[0] not in _POOLINGS:
-        raise DiffaugError(f"{path}: pooling {'+'.join(names) or 'of no kind'} cannot be read, only mean or cls")
+        raise DiffaugError(f"{path}: pooling must be mean or cls, got {'+'.join(names) or 'none'}")
     return _POOLINGS[names[0]]
 
 
@@ -141,15 +141,18 @@ def _dense(folder: Path) -> tuple[DenseConfig, dict[str, Tensor]]:
     activation = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
     module, _, name = activation.rpartition(".")
     if not module.startswith("torch.nn") or name not in _ACTIVATIONS:
-        raise DiffaugError(f"{folder}: a Dense layer with the activation {activation} cannot be read")
+        raise DiffaugError(f"{folder}: a Dense layer with the activation {activation} is not supported")
     names = {settings.get(f"module_{end}_name") or "sentence_embedding" for end in ("input", "output")}
     if settings.get("use_residual", False) or names != {"sentence_embedding"}:
-        raise DiffaugError(f"{folder}: a Dense layer beside the sentence's vector cannot be read")
+        raise DiffaugError(
+            f"{folder}: a Dense layer with a residual, or on another output than the sentence embedding, is "
+            "not supported"
+        )
     weights = folder / "model.safetensors"
     try:
         state = load_file(weights)
     except (OSError, SafetensorError) as error:
-        raise DiffaugError(f"{weights} is missing or damaged ({error}); pickled weights are never read") from error
+        raise DiffaugError(f"{weights} is missing or damaged ({error}); pickles are not supported") from error
     try:
         inputs, outputs = settings["in_features"], settings["out_features"]
     except KeyError as error:
@@ -162,7 +165,7 @@ def _prompt(path: Path) -> str:
     settings = _json(path, default={})
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is not None and name not in prompts:
-        raise DiffaugError(f"{path} names the prompt {name!r} and does not hold it")
+        raise DiffaugError(f"{path}: the default prompt {name!r} is not defined")
     return "" if name is None else str(prompts[name])
 
 

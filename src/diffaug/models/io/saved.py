@@ -1,8 +1,8 @@
-"""The saved model: one folder with `diffaug.json`, `diffaug.safetensors` and the tokenizer's files.
+"""Save and load models: one folder with `diffaug.json`, `diffaug.safetensors` and the tokenizer's files.
 
-There is neither a `config.json` nor a `model.safetensors`, on purpose: other libraries would find a plain backbone in
-the folder, load it and drop template, prefix and head without a word. The backbone's settings are in `diffaug.json`.
-For sentence-transformers there are two small files that lead it to our module (`st_folder`).
+The folder deliberately has no `config.json` and no `model.safetensors`: other libraries would load a plain backbone and
+silently drop template, prefix and head. The backbone's settings are in `diffaug.json`. Two small files let
+sentence-transformers find our module (see `st_folder`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEYS = {"format_version", "diffaug_version", "backbone", "model", "method", "re
 
 
 def is_saved_model(folder: Path) -> bool:
-    """Whether ``folder`` holds a model of ours."""
+    """Whether ``folder`` is a model saved by diffaug."""
     return (folder / DESCRIPTION).is_file()
 
 
@@ -49,7 +49,10 @@ def save_model(
     weights: dict[str, Tensor] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write all that inference needs, atomically; ``weights`` from `model_weights` instead of those of this moment."""
+    """Write everything inference needs, atomically.
+
+    ``weights``, as returned by `model_weights`, replaces the current weights.
+    """
     description = {
         "format_version": FORMAT_VERSION,
         "diffaug_version": __version__,
@@ -60,34 +63,34 @@ def save_model(
         "scores": provenance.scores,
     }
     if type(encoder.backbone).__module__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
-        raise DiffaugError(
-            f"a '{encoder.backbone.config.model_type}' backbone runs code of its own and cannot be saved"
-        )
+        raise DiffaugError(f"a '{encoder.backbone.config.model_type}' backbone with remote code cannot be saved")
     state = {name: tensor.cpu() for name, tensor in (weights or model_weights(encoder)).items()}
     with atomic_folder(folder, overwrite=overwrite) as temporary:
         try:
             save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
-        except SafetensorError as error:  # a full disk, in words of its own
+        except SafetensorError as error:  # for example a full disk
             raise DiffaugError(f"{folder / WEIGHTS} cannot be written: {error}") from error
         tokenizer.save_pretrained(temporary)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
         write_st_files(temporary)
 
 
-def load_model(folder: Path, *, part_of_more: bool = False) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
-    """Read what `save_model` wrote.
+def load_model(
+    folder: Path, *, allow_more_modules: bool = False
+) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
+    """Load a model that `save_model` wrote.
 
     Args:
-        folder: the model's.
-        part_of_more: sentence-transformers may have saved modules, prompts and the like beside ours, and the caller
-            takes care of them; otherwise a model to which something was added is refused.
+        folder: the model's folder.
+        allow_more_modules: accept modules, prompts and similar settings that sentence-transformers added; the caller
+            handles them. By default they are an error.
 
     Raises:
-        DiffaugError: a missing, truncated or damaged file, a format newer than this library, or weights and
-            description that do not fit each other.
+        DiffaugError: a file is missing, truncated or damaged, has a newer format, or weights and description do not
+            match.
     """
     description = read_description(folder / DESCRIPTION, "a diffaug model", FORMAT_VERSION, _KEYS)
-    if not part_of_more:
+    if not allow_more_modules:
         check_nothing_added(folder)
     try:
         config = ModelConfig.from_dict(_upgraded(description))
@@ -102,7 +105,7 @@ def load_model(folder: Path, *, part_of_more: bool = False) -> tuple[Encoder, Pr
 
     backbone = build_backbone(description["backbone"], parts["backbone"], source=str(folder / WEIGHTS))
     encoder = Encoder(backbone, config, build_views(config, backbone))
-    modules = {**_learned_views(encoder), **_behind_pooling(encoder)}
+    modules = {**_learned_views(encoder), **_after_pooling(encoder)}
     for part in parts.keys() - {"backbone"}:
         fill(modules.get(part) or nn.Identity(), parts[part], str(folder / WEIGHTS), part)
     provenance = Provenance(description["method"], description["recipe"], description["scores"])
@@ -110,8 +113,8 @@ def load_model(folder: Path, *, part_of_more: bool = False) -> tuple[Encoder, Pr
 
 
 def model_weights(encoder: Encoder) -> dict[str, Tensor]:
-    """A copy of all weights inference needs, where they are now. A prefix still in training form is folded."""
-    modules = {"backbone": encoder.backbone, **_learned_views(encoder), **_behind_pooling(encoder)}
+    """A copy, on the same device, of all weights inference needs. A reparametrised prefix is merged."""
+    modules = {"backbone": encoder.backbone, **_learned_views(encoder), **_after_pooling(encoder)}
     state: dict[str, Tensor] = {}
     for part, module in modules.items():
         if isinstance(module, ReparametrisedPrefix):
@@ -122,19 +125,19 @@ def model_weights(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def _learned_views(encoder: Encoder) -> dict[str, nn.Module]:
-    """The views' module under the name of its kind; nothing if there is none that belongs to the saved model."""
+    """The views' module by the name of its kind; empty if no views are saved with the model."""
     if encoder.views is None or encoder.views.config is None:
         return {}
     kind = next(name for name in ("prefix", "adapter", "lora") if getattr(encoder.config, name) is not None)
     return {kind: encoder.views}
 
 
-def _behind_pooling(encoder: Encoder) -> dict[str, nn.Module | None]:
+def _after_pooling(encoder: Encoder) -> dict[str, nn.Module | None]:
     return {"flow": encoder.flow, "denoise": encoder.denoise, "head": encoder.head}
 
 
 def _upgraded(description: dict[str, Any]) -> Any:
-    """The model's settings as this version writes them: what later versions added is absent in older models."""
+    """The model's settings in the current format: add the keys that older formats lack."""
     settings, version = description["model"], description["format_version"]
     if isinstance(settings, dict) and version < 2:
         settings = {"adapter": None, "lora": None, "flow": None, **settings}
@@ -148,8 +151,8 @@ def _upgraded(description: dict[str, Any]) -> Any:
 def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         pickles = [p.name for p in path.parent.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".ckpt", ".pkl"}]
-        hint = f"; {pickles[0]} is a pickle, which is never read" if pickles else ""
-        raise DiffaugError(f"{path} is missing{hint}")
+        hint = f"; {pickles[0]} is a pickle, which is not supported" if pickles else ""
+        raise DiffaugError(f"{path} does not exist{hint}")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

@@ -1,7 +1,7 @@
-"""The two files by which sentence-transformers finds our module in a saved model, and loads all of it or nothing.
+"""The two files in a saved model that let sentence-transformers load it completely.
 
-`modules.json` names `DiffaugModule` as the only module, with the folder itself as its place: no weight is there twice.
-`config_sentence_transformers.json` asks for this package, so that a machine without it is told what to install.
+`modules.json` lists `DiffaugModule` as the only module, with the folder itself as its path, so that no weight is stored
+twice. `config_sentence_transformers.json` requires this package, so that users without it are told to install it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OURS = [{"idx": 0, "name": "0", "path": "", "type": MODULE_CLASS}]
 
 
 def write_st_files(folder: Path) -> None:
-    """Put both files into ``folder``."""
+    """Write both files into ``folder``."""
     settings = {
         "model_type": "SentenceTransformer",
         "prompts": {},
@@ -35,16 +35,16 @@ def write_st_files(folder: Path) -> None:
 
 
 def add_requirements(folder: Path) -> None:
-    """Ask for this package in the settings that sentence-transformers has written, if they are in ``folder``."""
+    """Add this package as a requirement to the settings that sentence-transformers wrote, if there are any."""
     if (folder / SETTINGS).exists():
         _write(folder / SETTINGS, {**_read(folder / SETTINGS, dict), "requirements": REQUIREMENTS})
 
 
 def check_nothing_added(folder: Path) -> None:
-    """Make sure that the model of ``folder`` is ours alone, as it may have been saved by sentence-transformers.
+    """Check that sentence-transformers, if it saved the model, added nothing to it.
 
     Raises:
-        DiffaugError: it has more modules, a default prompt or shortened vectors, which would be dropped here.
+        DiffaugError: there are more modules, a default prompt or truncated vectors, which would be ignored here.
     """
     if (folder / MODULES).exists():
         others = [str(entry.get("type", "nothing")) for entry in _read(folder / MODULES, list)]
@@ -56,13 +56,13 @@ def check_nothing_added(folder: Path) -> None:
         settings = _read(folder / SETTINGS, dict)
         name = settings.get("default_prompt_name")
         if name is not None and (settings.get("prompts") or {}).get(name):
-            raise _refusal(folder / SETTINGS, f"puts the prompt {name!r} before every sentence")
+            raise _refusal(folder / SETTINGS, f"adds the prompt {name!r} to every sentence")
         if settings.get("truncate_dim") is not None:
-            raise _refusal(folder / SETTINGS, f"cuts vectors to {settings['truncate_dim']} numbers")
+            raise _refusal(folder / SETTINGS, f"truncates vectors to {settings['truncate_dim']} dimensions")
 
 
 def _refusal(path: Path, what: str) -> DiffaugError:
-    return DiffaugError(f"{path} {what}, which would be lost here; load the folder with sentence-transformers")
+    return DiffaugError(f"{path} {what}, which would be ignored here; load the folder with sentence-transformers")
 
 
 def _read(path: Path, kind: type) -> Any:
@@ -72,7 +72,7 @@ def _read(path: Path, kind: type) -> Any:
         raise DiffaugError(f"{path} cannot be read as JSON ({error})") from error
     entries = content if isinstance(content, list) else []
     if not isinstance(content, kind) or not all(isinstance(entry, dict) for entry in entries):
-        raise DiffaugError(f"{path} is no file of sentence-transformers: {content!r:.80}")
+        raise DiffaugError(f"{path} is not a file of sentence-transformers: {content!r:.80}")
     return content
 
 

@@ -1,11 +1,11 @@
-// Curves of everything measured: choose the metric and the runs, read values off by pointer, finger or keyboard.
+// Metric curves: choose the metric and the runs, read values off by pointer, finger or keyboard.
 
 const MANY = 12; // runs from which on a list is searched rather than read
 
 function startCurves(box) {
   const able = data.runs.map((run, i) => i).filter((i) => Object.keys(data.runs[i].curves).length);
   if (!able.length) {
-    box.append(el("p", { class: "quiet" }, "Nothing has been measured yet."));
+    box.append(el("p", { class: "quiet" }, "Nothing has been logged yet."));
     return null;
   }
   const stages = [...new Set(able.flatMap((i) => data.runs[i].stages.map(([stage]) => stage)))].filter((s) => s > 0).sort();
@@ -20,7 +20,7 @@ function startCurves(box) {
   const plot = el("div", { class: "plot", tabindex: "0", role: "group",
     "aria-label": "Chart. Left and right arrow keys read values." });
   const readout = el("div", { class: "readout", "aria-live": "polite", hidden: true });
-  const hint = el("p", { class: "hint" }, "Point at the chart to read values. A ring marks the checkpoint that was kept.");
+  const hint = el("p", { class: "hint" }, "Point at the chart to read values. A ring marks the best checkpoint.");
   const legend = el("div", { class: "legend", role: "group", "aria-label": "Runs shown" });
   const metrics = select(data.metrics.map((m) => [m.name, m.label]), state.metric, (v) => update({ metric: v, at: null }));
   const controls = el("div", { class: "controls" }, labelled("Metric", metrics));
@@ -44,7 +44,7 @@ function startCurves(box) {
       });
   }
 
-  // A running mean whose memory is a tenth of the curve.
+  // An exponential moving average over about a tenth of the curve.
   function smoothed(points) {
     if (!state.smooth || points.length < 10) return points;
     const keep = 1 - 2 / (points.length / 10 + 1);
@@ -62,7 +62,7 @@ function startCurves(box) {
     plot.replaceChildren();
     if (!values.length) {
       geometry = null;
-      plot.append(el("p", { class: "empty" }, state.on.size ? "None of the runs shown has measured this." : "No run is shown."));
+      plot.append(el("p", { class: "empty" }, state.on.size ? "None of the shown runs has logged this metric." : "No run is shown."));
       readout.hidden = true;
       return;
     }
@@ -118,7 +118,7 @@ function startCurves(box) {
     }
   }
 
-  // What the curves say at the step under the cursor.
+  // The values of the curves at the step under the cursor.
   function read() {
     if (!geometry) return;
     const { f, shown, cursor, xs } = geometry;

@@ -18,7 +18,7 @@ function startMap(box) {
   const controls = el("div", { class: "controls" },
     labelled("Model", models),
     labelled("Colour", select([["gold", "Gold score"], ["cosine", "Cosine"], ["error", "Error"]], "gold", (v) => change({ colour: v }))),
-    labelled("Pairs", select([["all", "All"], ["high", "Highest gold scores"], ["low", "Lowest gold scores"], ["wrong", "Most wrong here"]], "all",
+    labelled("Pairs", select([["all", "All"], ["high", "Highest gold scores"], ["low", "Lowest gold scores"], ["wrong", "Worst"]], "all",
       (v) => change({ pairs: v }))),
     find);
   const about = el("p", { class: "about" });
@@ -130,7 +130,7 @@ function startMap(box) {
     paint();
   }
 
-  // Points glide to where another model puts them, so that the eye can follow.
+  // Animate the points to their position in another model.
   function move() {
     const from = places, to = target(), start = performance.now();
     cancelAnimationFrame(moving);

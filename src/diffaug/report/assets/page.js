@@ -1,4 +1,4 @@
-// Starts every part, and the ways between them.
+// Starts all sections and connects them.
 
 const part = (name) => document.querySelector(`#${name} .live`);
 
@@ -7,14 +7,14 @@ function startTheme() {
   let theme = "automatic";
   try {
     theme = localStorage.getItem("diffaug-theme") || theme;
-  } catch { /* a page from a file may have no storage: the choice is then forgotten */ }
+  } catch { /* a page from a file may have no storage: the choice is then not saved */ }
   function apply() {
     if (!names.includes(theme)) theme = "automatic";
     document.documentElement.dataset.theme = theme;
     for (const attribute of ["aria-label", "title"]) button.setAttribute(attribute, `Colours: ${theme}`);
   }
   button.addEventListener("click", () => {
-    // The first press changes something to be seen: away from what the system has.
+    // The first click switches away from the system.s colours, so that it has a visible effect.
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const order = dark ? ["automatic", "light", "dark"] : ["automatic", "dark", "light"];
     theme = order[(order.indexOf(theme) + 1) % 3];
@@ -26,7 +26,7 @@ function startTheme() {
   apply();
 }
 
-// A press on a column's title sorts by it, numbers from the largest down.
+// Clicking a column header sorts by it; numbers in descending order first.
 function startSorting(table) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
@@ -48,7 +48,7 @@ function startSorting(table) {
   }));
 }
 
-// A recipe is written when it is first looked at.
+// A recipe is rendered when it is first opened.
 function startRecipe(details) {
   const run = data.runs[details.dataset.run];
   details.addEventListener("toggle", () => {
@@ -68,14 +68,14 @@ function startRecipe(details) {
 
 const groups = ["model", "views", "data", "stage1", "stage2", "flow", "replaced", "loop", "released"];
 
-// A table that goes on beyond its box fades out there.
+// A table wider than its box fades out at the edge.
 function startFading(box) {
   const check = () => box.classList.toggle("cut", box.scrollWidth - box.clientWidth - box.scrollLeft > 4);
   box.addEventListener("scroll", check, { passive: true });
   new ResizeObserver(check).observe(box);
 }
 
-// A long table has a field that leaves only the rows with some words in them.
+// A long table has a search field that filters its rows.
 function startFinding(box) {
   const rows = [...box.querySelectorAll("tbody tr")];
   const texts = rows.map((row) => row.textContent.toLowerCase());

@@ -1,4 +1,4 @@
-// The sentence pairs a model gets most wrong.
+// The worst sentence pairs of a model.
 
 const PAGE = 10;
 

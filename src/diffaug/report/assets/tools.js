@@ -1,4 +1,4 @@
-// What every part of the page uses: its data, elements, and numbers as people read them.
+// Shared helpers: the page data, DOM elements, number formatting.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
@@ -78,7 +78,7 @@ function segmented(label, choices, value, change) {
   return el("div", { class: "segmented", role: "group", "aria-label": label }, ...buttons);
 }
 
-// The line by which a run is known in curves and lists.
+// The line sample of a run in legends and lists.
 function key(run) {
   return svg("svg", { class: "key", viewBox: "0 0 22 10", width: 22, height: 10, "aria-hidden": "true" },
     svg("line", { x1: 1, y1: 5, x2: 21, y2: 5, class: look(run) }));

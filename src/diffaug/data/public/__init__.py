@@ -1,0 +1,1 @@
+"""Public data sets: the catalogue, downloading, and the folder where they are stored."""

@@ -1,0 +1,307 @@
+"""Readers: from a file, a data set on the hub or Python objects to typed columns.
+
+All readers take the same arguments. ``source`` is a file (.txt, .csv, .tsv, .jsonl, each also .gz and .xz, or
+.parquet), ``hub:owner/name/config/split``, ``sample:name`` for the sample data, or an iterable of rows: tuples,
+mappings or strings. ``columns`` maps roles to columns where the names are not the usual ones. ``on_bad`` says what to
+do with rows that cannot be used: ``"error"`` raises an error with file and line, ``"skip"`` skips, counts and logs
+them, and a function is called with each `Problem` (a `ProblemCount` counts them). Empty lines of plain text, pairs
+without a gold label and rows of another split are not errors; they are always skipped, counted and logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffaug.data.columns import Columns, Kind, Layout, LayoutError, find_layout, is_negatives_name
+from diffaug.data.labels import (
+    KNOWN_LABELS,
+    Label,
+    code_meanings,
+    has_no_gold_label,
+    label_key,
+    label_mapping,
+    parse_label,
+    parse_score,
+)
+from diffaug.data.problems import OnBad, Problem, Reporter, quoted
+from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets, concatenate
+from diffaug.data.table import MISSING, Source, Table, open_table, split_index
+from diffaug.errors import DiffaugError
+
+LabelNames = Mapping[Any, str]
+"""A user's mapping from the labels in a file to entailment, neutral, contradiction or not_entailment."""
+
+_NOT_MIXED = "all rows must be triplets, or all must be pairs"
+
+
+def read_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> list[str]:
+    """Unlabelled sentences: the lines of a text file, or the column ``sentence`` or ``text``."""
+    sentences: list[str] = _read(source, Kind.SENTENCES, columns, on_bad)
+    return sentences
+
+
+def read_triplets(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Triplets:
+    """Triplets from the columns ``sent0, sent1, hard_neg``, or ``anchor, positive, negative`` and similar names."""
+    triplets: Triplets = _read(source, Kind.TRIPLETS, columns, on_bad)
+    return triplets
+
+
+def read_positive_pairs(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> PositivePairs:
+    """Positive pairs from the columns ``sent0, sent1``, ``anchor, positive``, ``query, answer`` and similar names.
+
+    They have no hard negatives and no labels. A column that may hold negatives, labels or scores is an error, unless
+    ``columns`` names both ``anchor`` and ``positive``.
+    """
+    pairs: PositivePairs = _read(source, Kind.POSITIVE_PAIRS, columns, on_bad)
+    return pairs
+
+
+def read_labelled_pairs(
+    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", labels: LabelNames | None = None
+) -> LabelledPairs:
+    """Pairs from the columns ``premise, hypothesis, label``.
+
+    Labels are words, or numbers: 0, 1, 2 for entailment, neutral, contradiction if a 2 occurs in the data, otherwise 1
+    and 0 for entailment or not. ``labels`` overrides this, for example ``{"0": "entailment", "1": "not_entailment"}``.
+    Pairs without a gold label (``-`` or -1) are skipped. Of AllNLI.tsv the split ``train`` is read.
+    """
+    pairs: LabelledPairs = _read(source, Kind.LABELLED_PAIRS, columns, on_bad, labels)
+    return pairs
+
+
+def read_scored_pairs(
+    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", split: str | None = None
+) -> ScoredPairs:
+    """Pairs from the columns ``sentence1, sentence2, score``, or from ``score<TAB>sentence<TAB>sentence``.
+
+    The files of the STS Benchmark are read as they are published. ``split`` selects ``train``, ``dev`` or ``test`` from
+    stsbenchmark.tsv; left out, all rows are read.
+    """
+    pairs: ScoredPairs = _read(source, Kind.SCORED_PAIRS, columns, on_bad, split=split)
+    return pairs
+
+
+def read_nli(
+    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", labels: LabelNames | None = None
+) -> PositivePairs | LabelledPairs:
+    """Triplets, labelled pairs or positive pairs, whichever the source holds."""
+    table, reporter = open_source(source, on_bad)
+    errors: dict[Kind, LayoutError] = {}
+    for kind in (Kind.TRIPLETS, Kind.LABELLED_PAIRS, Kind.POSITIVE_PAIRS):
+        try:
+            layout = find_layout(table, kind, columns)
+        except LayoutError as error:
+            errors[kind] = error
+        else:
+            found: PositivePairs | LabelledPairs = read_table(table, layout, reporter, labels)
+            return found
+    raise LayoutError(
+        f"{table.name} holds neither triplets nor labelled or positive pairs; {_nearest(errors)}",
+        errors[Kind.TRIPLETS].missing,
+    )
+
+
+def read_nli_files(
+    sources: Sequence[Source],
+    columns: Columns | None = None,
+    on_bad: OnBad = "error",
+    labels: LabelNames | None = None,
+) -> PositivePairs | LabelledPairs:
+    """Read each source with `read_nli` and concatenate them.
+
+    Raises:
+        DiffaugError: also if the sources hold different kinds of rows.
+    """
+    parts = [read_nli(source, columns, on_bad, labels) for source in sources]
+    for source, part in zip(sources, parts, strict=True):
+        if type(part) is not type(parts[0]):
+            raise DiffaugError(
+                f"{sources[0]} holds {parts[0].kind} and {source} {part.kind}; all files of a list must hold the same "
+                "kind of rows"
+            )
+    return concatenate(parts)
+
+
+def _nearest(errors: Mapping[Kind, LayoutError]) -> str:
+    """The errors of the kinds that lack the fewest columns.
+
+    Positive pairs need only two columns, so they are named only if they lack fewer columns than the others.
+    """
+    pairs, *others = (errors[kind] for kind in (Kind.POSITIVE_PAIRS, Kind.TRIPLETS, Kind.LABELLED_PAIRS))
+    counts = [len(error.missing) for error in others]
+    if all(counts) and 0 < len(pairs.missing) < min(counts):
+        return f"as {Kind.POSITIVE_PAIRS.value}: {pairs}"
+    fewest = min(counts) if all(counts) else None
+    kinds = [kind for kind, error in errors.items() if error is not pairs and fewest in (None, len(error.missing))]
+    return "; ".join(f"as {kind.value}: {errors[kind]}" for kind in kinds)
+
+
+def open_source(source: Source, on_bad: OnBad) -> tuple[Table, Reporter]:
+    """Open a source that must have at least one row, and the reporter of its problems."""
+    reporter = Reporter(on_bad)
+    table = open_table(source, reporter)
+    if not table.head():
+        if not reporter.bad:
+            raise DiffaugError(f"{table.name} is empty")
+        reporter.finish(table.name, used=0)
+    return table, reporter
+
+
+def _read(
+    source: Source,
+    kind: Kind,
+    columns: Columns | None,
+    on_bad: OnBad,
+    labels: LabelNames | None = None,
+    split: str | None = None,
+) -> Any:
+    table, reporter = open_source(source, on_bad)
+    return read_table(table, find_layout(table, kind, columns), reporter, labels, split)
+
+
+def read_table(
+    table: Table,
+    layout: Layout,
+    reporter: Reporter,
+    labels: LabelNames | None = None,
+    split: str | None = None,
+) -> Any:
+    """Read an open table to its end.
+
+    Returns:
+        what ``layout.kind`` says: a list of sentences, or one of the types in `diffaug.data.records`.
+    """
+    if layout.refusal is not None:
+        raise DiffaugError(layout.refusal)
+    kind = layout.kind
+    parse: Callable[[object], Any] | None = None
+    if kind is Kind.LABELLED_PAIRS:
+        parse, split = _LabelParser(labels), "train"
+    elif kind is Kind.SCORED_PAIRS:
+        parse = _parse_score
+    rows = _usable_rows(table, layout, reporter, split)
+    if kind is Kind.SENTENCES:
+        sentences = [texts[0] for _, texts, _ in rows]
+        reporter.finish(table.name, len(sentences))
+        return sentences
+    columns: list[list[Any]] = [[] for _ in layout.indices]
+    for number, cells, value in rows:
+        if parse is not None:
+            parsed = parse(value)
+            if isinstance(parsed, _Bad):
+                reporter(Problem(table.name, table.unit, number, parsed.kind, parsed.detail, parsed.harmless))
+                continue
+            cells.append(parsed)
+        for column, cell in zip(columns, cells, strict=True):
+            column.append(cell)
+    reporter.finish(table.name, len(columns[0]))
+    if kind is Kind.TRIPLETS:
+        return Triplets(*columns)
+    if kind is Kind.SCORED_PAIRS:
+        return ScoredPairs(*columns)
+    if kind is Kind.LABELLED_PAIRS:
+        meanings = code_meanings({label for label in columns[2] if isinstance(label, int)})
+        columns[2] = [label if isinstance(label, Label) else meanings[label] for label in columns[2]]
+        return LabelledPairs(*columns)
+    for name, number in table.late_names.items():
+        if is_negatives_name(name):  # even when skipping: most rows may have one
+            raise DiffaugError(
+                f"{table.name}, {table.unit} {number}: the column {name!r} first occurs here; {_NOT_MIXED}; split the "
+                "data into two files"
+            )
+    return PositivePairs(*columns)
+
+
+@dataclass(frozen=True)
+class _Bad:
+    """Why a label or score cannot be used; see `Problem`."""
+
+    kind: str
+    detail: str
+    harmless: bool = False
+
+
+class _LabelParser:
+    """Parses the labels of one file."""
+
+    def __init__(self, names: LabelNames | None) -> None:
+        self._names = None if names is None else label_mapping(names)
+        self._known = KNOWN_LABELS if self._names is None else ", ".join(self._names)
+        self._words: bool | None = None
+
+    def __call__(self, cell: object) -> Label | int | _Bad:
+        label = parse_label(cell) if self._names is None else self._names.get(label_key(cell))
+        if label is None:
+            if has_no_gold_label(cell):
+                return _Bad("without a gold label", f"the label {quoted(cell)} means no gold label", harmless=True)
+            advice = "map others with labels={LABEL: 'entailment'} (in a recipe: data.label_names)"
+            return _Bad("unknown label", f"the label {quoted(cell)} is unknown; known are {self._known}; {advice}")
+        if self._words is None:
+            self._words = isinstance(label, Label)
+        elif self._words != isinstance(label, Label):
+            return _Bad("unknown label", f"the label {quoted(cell)} mixes words and numbers with the first label")
+        return label
+
+
+def _parse_score(cell: object) -> float | _Bad:
+    score = parse_score(cell)
+    return _Bad("invalid score", f"the score {quoted(cell)} is not a number") if score is None else score
+
+
+def _usable_rows(
+    table: Table, layout: Layout, reporter: Reporter, split: str | None
+) -> Iterator[tuple[int, list[Any], object]]:
+    """Each usable row's number, its sentences, and its label or score where the kind has one.
+
+    From a public file with several splits, only the rows of ``split`` if it is given.
+    """
+    split_at = None if split is None else split_index(layout.column_names(table))
+    rows, width = table.rows, layout.width
+    if layout.header:
+        next(rows)
+    places = list(zip(layout.indices, layout.titles, strict=True))
+    value_at = places.pop()[0] if layout.kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS) else None
+    # A triplet without a negative may be a pair among triplets.
+    hints = {layout.indices[-1]: f"; {_NOT_MIXED}"} if layout.kind is Kind.TRIPLETS else {}
+
+    def bad(kind: str, detail: str, harmless: bool = False) -> None:
+        reporter(Problem(table.name, table.unit, number, kind, detail, harmless))
+
+    for number, cells in rows:
+        if width is not None and len(cells) != width:
+            bad("wrong number of columns", _width_detail(table, layout, len(cells), width))
+            continue
+        if split_at is not None and cells[split_at] != split:
+            bad(f"not in split {split}", f"the row belongs to the split {quoted(cells[split_at])}", harmless=True)
+            continue
+        texts = []
+        for place, title in places:
+            text = cells[place]
+            if not isinstance(text, str):
+                absent = text is MISSING or text is None
+                detail = f"is missing{hints.get(place, '')}" if absent else f"is not text: {quoted(text)}"
+                bad("no text", f"{title} {detail}")
+                break
+            text = text.strip()
+            if not text:
+                bad("empty sentence", f"{title} is empty{hints.get(place, '')}")
+                break
+            if "\0" in text:
+                bad("NUL character", f"{title} contains a NUL character")
+                break
+            texts.append(text)
+        else:
+            yield number, texts, None if value_at is None else cells[value_at]
+
+
+def _width_detail(table: Table, layout: Layout, found: int, expected: int) -> str:
+    detail = f"expected {expected} column{'s' * (expected != 1)}, got {found}"
+    if table.separator == "," and found > expected:
+        detail += "; put a sentence with a comma in quotes"
+    elif table.separator == "\t" and found > expected:
+        detail += "; a sentence must not contain a tab"
+    if layout.kind in (Kind.TRIPLETS, Kind.POSITIVE_PAIRS) and {found, expected} == {2, 3}:
+        detail += f"; {_NOT_MIXED}"
+    return detail
