@@ -23,47 +23,10 @@ WIDTH = 5.6
 _DPI = 200
 _NOTE_CHARACTERS, _LABEL_CHARACTERS = 92, 13
 
-INK, FAINT, LINE = "#222222", "#666666", "#dddddd"
+INK, FAINT, LINE = "#222222", "#666666", "#dddddd"  # as in figures.mplstyle
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 # Behind text that may cover a grid line.
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-
-_STYLE: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
-    "font.size": 9.5,
-    "text.color": INK,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 7,
-    "axes.titlecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 9.5,
-    "axes.edgecolor": "#999999",
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.7,
-    "xtick.color": "#999999",
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "ytick.major.size": 0,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 6,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "figure.constrained_layout.use": True,
-    "figure.constrained_layout.h_pad": 0.06,
-    "svg.fonttype": "none",  # text stays searchable
-    "svg.hashsalt": "diffaug",  # otherwise the ids in an SVG are random
-}
 
 # The marker of a point that was measured, not asked for.
 RING: dict[str, Any] = {"markersize": 7.5, "markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1.5}
@@ -116,7 +79,7 @@ def styled() -> Iterator[None]:
     """Use this style within the block, independent of the user's matplotlib settings."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+        matplotlib.rcParams.update(matplotlib.rc_params_from_file(_STYLE, use_default_template=False))
         yield
 
 
