@@ -93,16 +93,9 @@ def publish(
     docs: bool = False,
     root: Path,
 ) -> list[Path]:
-    """Publish grids, all of them or none; returns the files that were written.
+    """Publish grids in the repository ``root``, all of them or none; returns the files that were written.
 
-    Args:
-        folders: of the grids.
-        name: distinguishes grids of one experiment; None: the name of the encoder.
-        about: what the grids do not record: what the encoder is and what the files contain.
-        gaps: allow unfinished grids.
-        figures: draw the figures for pages.
-        docs: update the tables of pages.
-        root: the repository.
+    The other arguments are the options of the command; ``gaps`` is --incomplete.
 
     Raises:
         DiffaugError: see `checked`; two grids have the same file; a figure or table cannot be made.
@@ -152,11 +145,7 @@ def write(values: dict[str, Any], target: Path) -> Path:
 
 
 def publish_figure(folder: Path, target: Path) -> Path:
-    """Draw the figure of a grid for a page; returns the file.
-
-    Raises:
-        DiffaugError: it cannot be drawn, or would show a path of this machine.
-    """
+    """Draw the figure of a grid for a page; returns the file."""
     from diffaug.experiments.figures import draw  # needs matplotlib
 
     with tempfile.TemporaryDirectory() as made:
@@ -247,11 +236,7 @@ def _pack_entry(
 
 
 def read(path: Path) -> PublishedGrid:
-    """Read a published file.
-
-    Raises:
-        DiffaugError: it is missing or not a published grid.
-    """
+    """Read a published file."""
     try:
         return unpack(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -397,11 +382,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def refresh(root: Path) -> list[Path]:
-    """Update the tables of all pages; returns the pages that changed.
-
-    Raises:
-        DiffaugError: a table cannot be made; no page is changed then.
-    """
+    """Update the tables of all pages, or none if one cannot be made; returns the pages that changed."""
     texts = {page: filled(page, root) for page in pages(root)}
     changed = [page for page, text in texts.items() if text != page.read_text("utf-8")]
     for page in changed:
@@ -411,11 +392,7 @@ def refresh(root: Path) -> list[Path]:
 
 
 def filled(page: Path, root: Path) -> str:
-    """The text of a page with its tables updated.
-
-    Raises:
-        DiffaugError: a table has no end comment, or names a file or table that does not exist.
-    """
+    """The text of a page with its tables updated."""
     lines: list[str] = []
     rest = iter(enumerate(page.read_text("utf-8").splitlines(), start=1))
     for number, line in rest:
@@ -442,24 +419,16 @@ def _ends(line: str, page: Path, number: int) -> bool:
 
 
 def page_table(grid: PublishedGrid, table: str) -> list[str]:
-    """The lines of a table with its caption.
-
-    Raises:
-        DiffaugError: there is no such table.
-    """
-    found = {part.key: part for part in _page_parts(grid)}
+    """The lines of a table with its caption."""
+    summary = grid.summary
+    found = {part.key: part for part in parts(summary)}
+    if any(AVERAGE in entry.values for entry in summary.entries):
+        found = {OVERVIEW: _overview(grid) if summary.columns == ("",) else _overview_by_column(summary), **found}
     if table not in found:
         raise DiffaugError(f"{grid.summary.experiment} has no table {table!r}; it has {', '.join(found)}")
     part = found[table]
     gaps = [f"**Not complete.** {'. '.join(grid.incomplete)}.", ""] if grid.incomplete else []
     return [*gaps, *tabular.markdown(part.section), "", " ".join(f"{sentence}." for sentence in part.caption)]
-
-
-def _page_parts(grid: PublishedGrid) -> Iterator[Part]:
-    summary = grid.summary
-    if any(AVERAGE in entry.values for entry in summary.entries):
-        yield _overview(grid) if summary.columns == ("",) else _overview_by_column(summary)
-    yield from parts(summary)
 
 
 def _overview(grid: PublishedGrid) -> Part:

@@ -393,7 +393,7 @@ def score_caption(summary: Summary, names: Sequence[str]) -> list[str]:
         found.append(f"Bold: the highest mean of its {_where(summary)}")
     if AVERAGE in names and not summary.all_seven:
         few = f": {len(summary.tasks)} of the {len(SEVEN)} tasks that papers average over"
-        found.append(f"The average is over {', '.join(summary.tasks)}{few if summary.some_of_seven else ''}")
+        found.append(f"The average is over {', '.join(summary.tasks)}{few if set(summary.tasks) < set(SEVEN) else ''}")
     return [*found, *_paper(summary, names), *_dagger(summary)]
 
 
@@ -430,7 +430,8 @@ def _means(summary: Summary, *, capital: bool = True) -> str:
 
 def _runs(entries: Sequence[Entry]) -> str:
     """`3 seeds`, `up to 3 seeds and 5 draws of the labels`."""
-    seeds, draws = ({len(getattr(entry, what)) for entry in entries} for what in ("seeds", "draws"))
+    seeds = {len({run.cell.seed for run in entry.runs}) for entry in entries}
+    draws = {len({run.cell.draw for run in entry.runs}) for entry in entries}
     words = f"{max(seeds)} seeds" if max(seeds) > 1 else "1 seed"
     if max(draws) > 1:
         words += f" and {max(draws)} draws of the labels"
