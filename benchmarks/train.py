@@ -38,12 +38,12 @@ from diffaug.data.sampling import Batch
 from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.losses.contrastive import info_nce
 from diffaug.methods import method_class
-from diffaug.methods.base import Inputs, Stage
+from diffaug.methods.base import Stage, StepBatch
 from diffaug.methods.twostage import TwoStage
-from diffaug.training.execution.select import passes_for
+from diffaug.training.execution.executor import choose_executor
 from diffaug.training.optimizer import build_optimizer, trainable
 from diffaug.training.precision import Precision
-from diffaug.training.prefetch import Ahead
+from diffaug.training.prefetch import Prefetcher
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 SHAPES = {"mini": (6, 256, 4), "small": (6, 512, 8), "base": (12, 768, 12)}
@@ -171,26 +171,26 @@ class Bench:
         parameters = list(learning.values())
         optimizer = build_optimizer(method, stage)
         method.begin(stage)
-        passes = passes_for(method, stage, self.precision, self.device, learning, fast)
+        executor = choose_executor(method, stage, self.precision, self.device, learning, fast)
         stream = "nli" if number == 1 else "contrastive"
 
-        def prepare(index: int) -> Inputs:
+        def prepare(index: int) -> StepBatch:
             batch: Any = self.batches[index % len(self.batches)]
             examples = Batch([tuple(map(list, example)) for example in batch])
-            return passes.prepare(method.collate(stage, {stream: examples}))
+            return executor.prepare(method.collate(stage, {stream: examples}))
 
-        ahead = Ahead(prepare, 10**9)
+        prefetcher = Prefetcher(prepare, 10**9)
         count = iter(range(10**9))
 
         def step() -> None:
-            inputs = ahead(next(count)).to(self.device)
+            batch = prefetcher(next(count)).to(self.device)
             with self.precision.autocast():
-                loss = method.losses(stage, inputs, passes)["loss"]
+                loss = method.losses(stage, batch, executor)["loss"]
             self.precision.backward(loss)
-            passes.backward()
+            executor.backward()
             self.precision.step(optimizer, parameters, 1.0)
 
-        return step, ahead.close
+        return step, prefetcher.close
 
     def stage(self, method: TwoStage, number: int) -> Stage:
         learning = ["views", "classifier"] if number == 1 else [r for r in method.roles() if r != "classifier"]

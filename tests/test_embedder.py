@@ -16,7 +16,7 @@ import torch
 from diffaug import embedder as module
 from diffaug.embedder import Embedder, Hit
 from diffaug.errors import DiffaugError
-from diffaug.models.rows import Rows
+from diffaug.models.batch import PaddedBatch
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def embedder(tiny_bert: Path) -> Embedder:
 
 
 @pytest.fixture
-def batches(embedder: Embedder) -> Iterator[list[Rows]]:
+def batches(embedder: Embedder) -> Iterator[list[PaddedBatch]]:
     """The batches that ``embedder`` runs from now on."""
-    seen: list[Rows] = []
+    seen: list[PaddedBatch] = []
     handle = embedder.encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     yield seen
     handle.remove()
@@ -154,7 +154,7 @@ def test_longest_text_that_fits_is_not_called_cut(embedder: Embedder) -> None:
 # How it is computed.
 
 
-def test_each_distinct_sentence_is_computed_once(embedder: Embedder, batches: list[Rows]) -> None:
+def test_each_distinct_sentence_is_computed_once(embedder: Embedder, batches: list[PaddedBatch]) -> None:
     texts = ["a", "b", "a", "c", "a", "b"] * 100
     vectors = embedder.encode(texts)
     assert sum(len(rows) for rows in batches) == 3
@@ -164,7 +164,9 @@ def test_each_distinct_sentence_is_computed_once(embedder: Embedder, batches: li
     assert not np.allclose(vectors[0], vectors[1])
 
 
-def test_repeats_over_several_windows(embedder: Embedder, batches: list[Rows], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeats_over_several_windows(
+    embedder: Embedder, batches: list[PaddedBatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = many(50) + many(30) + many(50)[::-1]
     expected = embedder.encode(texts)
     batches.clear()
@@ -173,7 +175,7 @@ def test_repeats_over_several_windows(embedder: Embedder, batches: list[Rows], m
     assert sum(len(rows) for rows in batches) == 50
 
 
-def test_batch_size_is_respected(embedder: Embedder, batches: list[Rows]) -> None:
+def test_batch_size_is_respected(embedder: Embedder, batches: list[PaddedBatch]) -> None:
     expected = embedder.encode(many(50))
     for size in (1, 7, 64):
         batches.clear()
@@ -188,7 +190,7 @@ def test_batch_size_that_is_none(shared: Embedder, size: int) -> None:
 
 
 def test_batches_stay_within_the_token_budget(
-    embedder: Embedder, batches: list[Rows], monkeypatch: pytest.MonkeyPatch
+    embedder: Embedder, batches: list[PaddedBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = embedder.encode(many(300))
     assert len(batches) > 1
@@ -205,7 +207,7 @@ def test_batches_stay_within_the_token_budget(
 
 
 def test_sentence_longer_than_the_budget_goes_alone(
-    embedder: Embedder, batches: list[Rows], monkeypatch: pytest.MonkeyPatch
+    embedder: Embedder, batches: list[PaddedBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module._TOKEN_BUDGET, "cpu", 10)
     embedder.encode(["dog " * 50, "dog " * 49, "dog"])

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from diffaug.errors import DiffaugError
 
@@ -134,32 +133,6 @@ def exclusive_lock(path: Path, busy: str | None = None) -> Iterator[None]:
         with suppress(OSError):
             path.unlink()  # before the release: a waiting process then notices that its open file is gone
         lock.release()
-
-
-def lock(file: IO[str], *, shared: bool, wait: bool = False) -> bool:
-    """Lock an open file, or change its lock; the lock ends when the file is closed.
-
-    For shared locks, which filelock does not offer on an open file. On systems without flock it always succeeds.
-
-    Args:
-        file: the open file.
-        shared: several processes may hold a shared lock at the same time.
-        wait: wait until the lock is available.
-
-    Returns:
-        False if another process holds a conflicting lock.
-    """
-    try:
-        import fcntl
-    except ImportError:  # not a Unix system
-        return True
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
 
 
 def flush(path: Path) -> None:

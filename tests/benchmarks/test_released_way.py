@@ -15,8 +15,10 @@ def test_its_vectors_are_ours() -> None:
     method, batch = bench.method("diffaug-sup").eval(), bench.batches[0]
     stage = bench.stage(method, 2)
     inputs = method.collate(stage, {"contrastive": Batch([tuple(map(list, example)) for example in batch])})
-    vectors = method.represent(inputs.rows)
-    sentences, bare = vectors[: 3 * len(batch)], vectors[-inputs.extra["bare_rows"] :]
+    vectors = method.represent(inputs.tokens)
+    assert inputs.contrastive is not None
+    assert inputs.templates is not None
+    sentences, bare = vectors[inputs.contrastive.rows], vectors[inputs.templates.rows]
     released = ReleasedWay(method.encoder, method.collator.template)
     found = released(**released.collate(list(zip(*batch, strict=True)), bench.device))
-    assert torch.allclose(found, sentences - bare[inputs.extra["bare"]], atol=1e-5)
+    assert torch.allclose(found, sentences - bare[inputs.templates.index], atol=1e-5)

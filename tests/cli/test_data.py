@@ -72,6 +72,6 @@ def test_wordnet_is_said_how_to_get() -> None:
 def test_options_that_make_no_sense() -> None:
     result = runner.invoke(app, ["data", "check", "sample:dev", "-c", "score"])
     assert isinstance(result.exception, DiffaugError)
-    assert "not of the form ROLE=NAME" in str(result.exception)
+    assert "must have the form ROLE=NAME" in str(result.exception)
     result = runner.invoke(app, ["data", "check", "sample:dev", "--kind", "pairs"])
-    assert "choose one of sentences, triplets, labelled, scored" in str(result.exception)
+    assert "must be one of sentences, triplets, labelled, scored" in str(result.exception)

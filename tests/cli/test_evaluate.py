@@ -95,5 +95,5 @@ def test_columns_of_a_table_have_any_names(tiny_bert: Path, tmp_path: Path) -> N
         run(*arguments)
     run(*arguments, "--column", "sentence1=left", "-c", "sentence2=right", "-c", "score=rating")
     assert json.loads(out.read_text())["tasks"]["rated"]["rows"] == 3
-    with pytest.raises(DiffaugError, match="is not of the form ROLE=NAME"):
+    with pytest.raises(DiffaugError, match="must have the form ROLE=NAME"):
         run(*arguments, "-c", "rating")

@@ -55,7 +55,7 @@ def test_a_model_that_got_worse_is_called_so(
     result = TrainResult(tmp_path, {"dev": after, "test": 60.0}, {"dev": 40.0, "test": 50.0}, None, 1.0)
     monkeypatch.setattr("diffaug.training.run.train", lambda *_, **__: result)
     done = runner.invoke(app, ["train", "-r", "quickstart", "-o", str(tmp_path / "run")])
-    assert ("warning: on dev the model is worse than its backbone" in done.output) == warned
+    assert ("warning: on dev the model is worse than the backbone" in done.output) == warned
 
 
 @pytest.mark.parametrize(("arguments", "told"), [([], True), (["--quiet"], False)])

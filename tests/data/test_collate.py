@@ -23,7 +23,7 @@ def test_rows_are_what_the_tokenizer_makes(request: pytest.FixtureRequest, kind:
     assert rows.attention_mask is not None
     assert rows.input_ids.tolist() == expected["input_ids"].tolist()
     assert rows.attention_mask.tolist() == expected["attention_mask"].tolist()
-    assert rows.pool_at is rows.views is rows.gap is None
+    assert rows.pool_positions is rows.view_ids is rows.position_ids is None
 
 
 def test_rows_of_one_length_need_no_mask(wordpiece: PreTrainedTokenizerBase) -> None:
@@ -31,8 +31,8 @@ def test_rows_of_one_length_need_no_mask(wordpiece: PreTrainedTokenizerBase) -> 
     rows = collator.rows([[7, 8, 9], [7, 7, 7]], views=[1, 0])
     assert rows.attention_mask is None
     assert rows.input_ids.tolist() == [[2, 7, 8, 9, 3], [2, 7, 7, 7, 3]]
-    assert rows.views is not None
-    assert rows.views.tolist() == [1, 0]
+    assert rows.view_ids is not None
+    assert rows.view_ids.tolist() == [1, 0]
 
 
 def test_no_sentences(wordpiece: PreTrainedTokenizerBase) -> None:

@@ -30,7 +30,7 @@ from diffaug.experiments.results import Cell, Result
 from diffaug.experiments.spec import experiment_names
 from diffaug.experiments.style import look_of, save, styled
 from diffaug.experiments.summary import summarise
-from diffaug.training.stopping import Readiness
+from diffaug.training.stopping import CompatibilityCurves
 
 LENGTHS = {"2": 85.0, "4": 85.6, "8": 86.3, "16": 86.0}
 DIFFAUG = ("DiffAug, semi", "diffaug-semi", "semi-supervised", False)
@@ -242,11 +242,11 @@ def test_divergence_shows_the_mean_over_seeds_with_a_band(curves: Grid, panel: i
 
 
 def automatic_end(seed: int) -> int:
-    readiness = Readiness()
+    readiness = CompatibilityCurves()
     delta, kappa = recorded(seed, "delta"), recorded(seed, "kappa")
     for step in delta:
         readiness.add(step, delta[step], kappa[step])
-        if readiness.reason_to_stop():
+        if readiness.stop_reason():
             return step
     raise AssertionError("the curves of this test meet the rule")
 

@@ -146,9 +146,9 @@ def test_one_process_at_a_time(grid: Grid) -> None:
     ):
         pass
     # A worker that outlives its parent keeps others away, too.
-    with Grid.join_lock(grid.folder), pytest.raises(DiffaugError, match="another process"), grid.locked():
+    with Grid.worker_lock(grid.folder), pytest.raises(DiffaugError, match="another process"), grid.locked():
         pass
-    with grid.locked(), Grid.join_lock(grid.folder):
+    with grid.locked(), Grid.worker_lock(grid.folder):
         pass
 
 

@@ -162,7 +162,7 @@ def test_settings_of_a_row_and_rows_that_begin_the_same_train_stage_1_once(
 
     def recorded(loop: Loop, stage: Any, *rest: Any) -> None:
         with record.open("a", encoding="utf-8") as file:
-            file.write(f"{loop._folder.name} {stage.number}\n")
+            file.write(f"{loop.context.folder.name} {stage.number}\n")
         run_stage(loop, stage, *rest)
 
     monkeypatch.setattr(Loop, "_run_stage", recorded)

@@ -67,7 +67,7 @@ def test_scores_data_settings_usage_and_citation_are_in_the_text(embedder: Embed
     assert "| training pairs | uniformity | -2.345 |" in text
     assert "- labelled (NLI): `nli.csv`" in text
     assert "https://huggingface.co/datasets/mteb/stsbenchmark-sts" in text
-    assert "- kept: 0.01 of the labelled examples, draw 3" in text
+    assert "- used: 0.01 of the labelled examples, draw 3" in text
     assert 'Embedder.from_pretrained("me/model")' in text
     assert 'SentenceTransformer("me/model", trust_remote_code=True)' in text
     assert "Wang, Tianduo and Lu, Wei" in text
@@ -87,7 +87,7 @@ def test_the_recipe_in_it_can_be_run_again(embedder: Embedder) -> None:
     text = card_of(embedder, given, {}).text
     shown = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
     assert recipe_from_dict(shown).to_dict() == public_recipe(given)
-    assert "- kept: 500 labelled examples, draw 0" in text
+    assert "- used: 500 labelled examples, draw 0" in text
 
 
 def test_paths_are_shortened_and_hub_names_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +172,8 @@ def test_averages_say_of_how_many(embedder: Embedder) -> None:
 def test_scores_of_another_model_are_refused(embedder: Embedder, tiny_roberta: Path) -> None:
     other = Embedder.from_pretrained(tiny_roberta, device="cpu")
     report = evaluate(other, triplets=[("a dog", "the dog", "tea")], resamples=0).to_dict()
-    with pytest.raises(DiffaugError, match="those of another model"):
+    with pytest.raises(DiffaugError, match="belong to another model"):
         card_of(embedder, {}, {}, report=report)
     for broken in ({}, {"model": {}, "tasks": {}}, {"model": {"fingerprint": "x"}, "tasks": {"a": {}}}):
-        with pytest.raises(DiffaugError, match="not those of diffaug eval --json"):
+        with pytest.raises(DiffaugError, match="must be the output of diffaug eval --json"):
             card_of(embedder, {}, {}, report=broken)

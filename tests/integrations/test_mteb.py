@@ -104,5 +104,5 @@ def test_what_mteb_is_told_of_the_model(embedder: Embedder) -> None:
 
 
 def test_another_precision_is_refused(embedder: Embedder) -> None:
-    with pytest.raises(DiffaugError, match="'int8' is not offered"):
+    with pytest.raises(DiffaugError, match="precision must be float32, got 'int8'"):
         scores(MTEBEncoder(embedder), encode_kwargs={"precision": "int8"})

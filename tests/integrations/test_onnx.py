@@ -285,9 +285,9 @@ def test_command_with_an_export(run: Run, exported: Make, tmp_path: Path) -> Non
 def test_mistakes_on_the_command_line(run: Run, original: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments, message in (
-        (["--to", "onnx", "--quantize", "int3"], "cannot quantize to 'int3'; there is int8"),
-        (["--to", "sentence-transformers", "--quantize", "int8"], "--quantize goes with --to onnx"),
-        (["--to", "onnx", "--score", "sample:test"], "--score goes with --quantize"),
+        (["--to", "onnx", "--quantize", "int3"], "quantize must be int8, got 'int3'"),
+        (["--to", "sentence-transformers", "--quantize", "int8"], "--quantize needs --to onnx"),
+        (["--to", "onnx", "--score", "sample:test"], "--score needs --quantize"),
         (["--to", "onnx", "--quantize", "int8", "--score", str(tmp_path / "none.tsv")], "none.tsv"),
     ):
         code, said, told = run("export", *arguments, original, out)
@@ -324,9 +324,9 @@ def test_backend(exported: Make, tiny_bert: Path) -> None:
     assert isinstance(Embedder.from_pretrained(folder, backend="onnx").runner, OnnxRunner)
     assert Embedder.from_pretrained(tiny_bert, backend="torch").encoder is not None
     for model, backend, message in (
-        (folder, "torch", "is an export to ONNX, which PyTorch cannot run"),
-        (tiny_bert, "onnx", f"is no export to ONNX; make one: diffaug export --to onnx {tiny_bert} FOLDER"),
-        (folder, "tensorrt", "there is no backend 'tensorrt'; choose one of torch, onnx"),
+        (folder, "torch", "is an ONNX export, which PyTorch cannot run"),
+        (tiny_bert, "onnx", f"is not an ONNX export; create one: diffaug export --to onnx {tiny_bert} FOLDER"),
+        (folder, "tensorrt", "backend must be one of torch, onnx, got 'tensorrt'"),
     ):
         with pytest.raises(DiffaugError, match=message):
             Embedder.from_pretrained(model, backend=backend)  # type: ignore[arg-type]
@@ -354,7 +354,7 @@ def test_what_needs_pytorch_says_so(exported: Make, tmp_path: Path) -> None:
         lambda: embedder.save(tmp_path / "m"),
         lambda: export_onnx(embedder, tmp_path / "m"),
     ):
-        with pytest.raises(DiffaugError, match="is run by ONNX Runtime, and there is no PyTorch module"):
+        with pytest.raises(DiffaugError, match="runs in ONNX Runtime and has no PyTorch module"):
             attempt()
     assert not (tmp_path / "m").exists()
 
@@ -364,7 +364,7 @@ def test_devices(exported: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert embedder.device == torch.device("cpu")
     texts = ["A dog.", "A cat, and a dog.", "Yes."] * 4
     np.testing.assert_allclose(embedder.encode(texts, devices=["cpu", "cpu"]), embedder.encode(texts), atol=1e-6)
-    with pytest.raises(DiffaugError, match="does not run on the device 'mps'"):
+    with pytest.raises(DiffaugError, match="does not support the device 'mps'"):
         embedder.encode("A dog.", device="mps")
     with pytest.raises(DiffaugError, match="cannot run on the device 'nonsense'"):
         embedder.encode("A dog.", device="nonsense")
@@ -436,15 +436,15 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / GRAPH).unlink(), f"{GRAPH} is missing"),
-        (lambda folder: (folder / GRAPH).write_bytes((folder / GRAPH).read_bytes()[:999]), "cannot be run by ONNX Run"),
+        (lambda folder: (folder / GRAPH).unlink(), f"{GRAPH} does not exist"),
+        (lambda folder: (folder / GRAPH).write_bytes((folder / GRAPH).read_bytes()[:999]), "loaded by ONNX Run"),
         (lambda folder: (folder / DESCRIPTION).write_text("{"), "cannot be read as JSON"),
         (lambda folder: (folder / DESCRIPTION).write_text("[]"), "has no format_version"),
         (lambda folder: change(folder, format_version=2), "has format version 2, written by a newer diffaug"),
-        (lambda folder: change(folder, speed=2), "has the unknown speed"),
+        (lambda folder: change(folder, speed=2), "has the unknown keys speed"),
         (lambda folder: change(folder, model={"pooling": "mean"}), f"{DESCRIPTION}: missing model settings"),
-        (lambda folder: change(folder, width=31), "gives vectors of 32 numbers, and .* says 31"),
-        (lambda folder: change(folder, input={}), "the tokenizer in .* is not the one the model was exported with"),
+        (lambda folder: change(folder, width=31), "has vectors of width 32, but .* says 31"),
+        (lambda folder: change(folder, input={}), "the tokenizer in .* is not that of the exported model"),
         (lambda folder: (folder / "tokenizer_config.json").unlink(), "has no tokenizer_config.json"),
     ],
 )
@@ -461,7 +461,7 @@ def test_a_graph_of_another_library_is_no_export(copy: Path) -> None:
     graph = format.load(copy / GRAPH)
     graph.graph.output[0].name = graph.graph.node[-1].output[0] = "vector"
     format.save(graph, copy / GRAPH)
-    with pytest.raises(DiffaugError, match="does not turn input_ids and attention_mask into sentence_embedding"):
+    with pytest.raises(DiffaugError, match="must have the inputs input_ids and attention_mask and the output"):
         Embedder.from_pretrained(copy)
 
 

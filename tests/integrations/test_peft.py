@@ -97,7 +97,7 @@ def test_what_is_in_the_folder(tiny_bert: Path, tmp_path: Path) -> None:
 
 def test_only_lora_has_such_a_form(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = Embedder.from_pretrained(tiny_bert, device="cpu")
-    with pytest.raises(DiffaugError, match="only LoRA views can be exported to peft, and this model has no views"):
+    with pytest.raises(DiffaugError, match="only LoRA views can be exported to peft; this model has no views"):
         export_peft(embedder, tmp_path / "out")
     config = ModelConfig(prefix=PrefixConfig(2, 3))
     views = build_views(config, embedder.encoder.backbone)

@@ -1,4 +1,4 @@
-"""Quick dropout drops what torch's does, in the same places as its gradient."""
+"""Fast dropout drops what torch's does, in the same places as its gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from diffaug.kernels import dropout as quick
-from diffaug.kernels.dropout import QuickDropout, attention, dropout
+from diffaug.kernels.dropout import FastDropout, attention, dropout
 from diffaug.models.backbone import load_backbone
 
 
@@ -71,7 +71,7 @@ def test_a_model_in_training_uses_it_and_one_at_inference_does_not(
     plain = quick._Dropout.apply
     monkeypatch.setattr(quick._Dropout, "apply", lambda states, p: calls.append(states.dim()) or plain(states, p))
     ids = torch.ones(2, 5, dtype=torch.long)
-    with QuickDropout():
+    with FastDropout():
         trained = backbone.train()(input_ids=ids).last_hidden_state
         assert 4 in calls, "of attention weights"
         assert 3 in calls, "of states"

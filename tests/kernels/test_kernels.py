@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from triton_device import DEVICE, DTYPE, INTERPRETED, leaf
 
 from diffaug.kernels import layer_norm
-from diffaug.kernels.casts import Copies, copy_wider
-from diffaug.kernels.fused import Quick
+from diffaug.kernels.casts import CastingCopies, copy_to_wider
+from diffaug.kernels.fused_operations import FusedOperations
 
 # Of values of about one.
 TOLERANCE = 1e-5 if INTERPRETED else 2e-2
@@ -86,7 +86,7 @@ def test_dropout_sum_and_layer_norm_in_one(
 def test_the_context_replaces_both_where_they_learn() -> None:
     layer = torch.nn.Sequential(torch.nn.Linear(24, 16), torch.nn.LayerNorm(16)).to(DEVICE, DTYPE)
     states = leaf(5, 24)
-    with Quick():
+    with FusedOperations():
         found = layer(states)
     assert type(found.grad_fn).__name__ == "_LayerNormBackward"
     assert type(found.grad_fn.next_functions[0][0]).__name__ == "_LinearBackward"
@@ -96,7 +96,7 @@ def test_the_context_replaces_both_where_they_learn() -> None:
 @pytest.mark.parametrize("count", [1, 4096, 10_000])
 def test_copies_into_more_bits_are_exact(count: int) -> None:
     source, target = torch.randn(count, device=DEVICE, dtype=DTYPE), torch.full((count + 1,), 7.0, device=DEVICE)
-    copy_wider(target[:count], source)
+    copy_to_wider(target[:count], source)
     assert torch.equal(target[:count], source.float())
     assert float(target[count]) == 7.0
 
@@ -104,8 +104,8 @@ def test_copies_into_more_bits_are_exact(count: int) -> None:
 def test_what_is_postponed_drops_nothing_outside_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
         monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
-        monkeypatch.setattr(Quick, "applies", lambda *_: True)
-    norm, quick = torch.nn.LayerNorm(32).to(DEVICE, DTYPE), Quick()
+        monkeypatch.setattr(FusedOperations, "applies", lambda *_: True)
+    norm, quick = torch.nn.LayerNorm(32).to(DEVICE, DTYPE), FusedOperations()
     states, past = leaf(1, 7, 32), leaf(1, 7, 32)
     for training in (True, False):  # in the first forward it is seen, in the second postponed
         with quick:
@@ -119,7 +119,7 @@ def test_many_tensors_are_copied_at_once_whenever_they_change(offset: int) -> No
     sources = [torch.randn(count, device=DEVICE) for count in (4096, 3, 10_000, 1)]
     room = torch.full((sum(map(len, sources)) + offset + 1,), 7.0, device=DEVICE, dtype=torch.float16)
     targets = room[offset:-1].split([len(source) for source in sources])
-    copies = Copies(list(zip(targets, sources, strict=True)))
+    copies = CastingCopies(list(zip(targets, sources, strict=True)))
     for _ in range(2):
         copies()
         for target, source in zip(targets, sources, strict=True):

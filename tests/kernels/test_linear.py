@@ -123,10 +123,10 @@ def test_states_are_kept_for_weights_that_learn_and_no_others(learn: bool, state
     assert any(kept is states for kept in found.grad_fn.saved_tensors) == learn  # type: ignore[union-attr]
 
 
-def test_gradients_that_lie_side_by_side_are_not_copied() -> None:
+def test_gradients_that_lie_concatenated_are_not_copied() -> None:
     whole = torch.randn(5, 3, 4)
     parts = list(whole.unbind(1))
-    found = linear._side_by_side(parts)
+    found = linear._concatenated(parts)
     assert found.data_ptr() == whole.data_ptr()
     assert torch.equal(found, whole.flatten(1))
     # In another order, with a gap, of different tensors, or not along the rows.
@@ -137,9 +137,9 @@ def test_gradients_that_lie_side_by_side_are_not_copied() -> None:
         [torch.randn(5, 4), parts[1]],
         [p.t() for p in parts],
     ):
-        assert torch.equal(linear._side_by_side(others), torch.cat(others, dim=1))
+        assert torch.equal(linear._concatenated(others), torch.cat(others, dim=1))
     ends = [whole.flatten()[:40].view(10, 4), whole.flatten()[4:44].view(10, 4)]  # overlapping
-    assert torch.equal(linear._side_by_side(ends), torch.cat(ends, dim=1))
+    assert torch.equal(linear._concatenated(ends), torch.cat(ends, dim=1))
 
 
 def test_states_that_no_gradient_needs_are_let_go_in_the_first_forward_too() -> None:

@@ -15,14 +15,14 @@ from triton_device import DEVICE, DTYPE, INTERPRETED
 
 from diffaug import kernels
 from diffaug.data.collate import collator_for
-from diffaug.kernels import layer_norm, linear, residuals
-from diffaug.kernels.fused import Quick
+from diffaug.kernels import layer_norm, linear, residual_fusion
+from diffaug.kernels.fused_operations import FusedOperations
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import ModelConfig, Pooling, PrefixConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.views.prefix import FoldedPrefix
-from diffaug.training.execution.half_precision import Halved
+from diffaug.training.execution.half_precision import HalfPrecisionCopies
 
 TOLERANCE = 1e-4 if INTERPRETED else 5e-2
 PREFIX = PrefixConfig(views=2, length=3)
@@ -33,8 +33,8 @@ def _all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
         monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
         monkeypatch.setattr(kernels, "have_triton", lambda: True)
-        monkeypatch.setattr(kernels, "attention_fits", lambda *_: True)
-        monkeypatch.setattr(Quick, "applies", lambda *_: True)
+        monkeypatch.setattr(kernels, "supports_attention", lambda *_: True)
+        monkeypatch.setattr(FusedOperations, "applies", lambda *_: True)
 
 
 def prepared(folder: Path, copy: Path) -> Path:
@@ -80,7 +80,7 @@ def test_gradients_are_those_of_the_plain_model(
     encoder.zero_grad()
 
     together: list[bool] = []
-    side_by_side = linear._side_by_side
+    side_by_side = linear._concatenated
 
     def watched(parts: Sequence[Tensor]) -> Tensor:
         found = side_by_side(parts)
@@ -88,15 +88,15 @@ def test_gradients_are_those_of_the_plain_model(
             together.append(found.data_ptr() == parts[0].data_ptr())
         return found
 
-    monkeypatch.setattr(linear, "_side_by_side", watched)
+    monkeypatch.setattr(linear, "_concatenated", watched)
     offsets: list[bool] = []
-    dropped_norm = residuals.dropped_norm
+    dropped_norm = residual_fusion.dropped_norm
 
     def fused(states: Tensor, offset: Tensor | None, *others: Any) -> Tensor:
         offsets.append(offset is not None)
         return dropped_norm(states, offset, *others)
 
-    monkeypatch.setattr(residuals, "dropped_norm", fused)
+    monkeypatch.setattr(residual_fusion, "dropped_norm", fused)
     passing: list[bool] = []
     products = linear.linear
 
@@ -105,7 +105,7 @@ def test_gradients_are_those_of_the_plain_model(
         return products(states, layers, ones, passes)
 
     monkeypatch.setattr(linear, "linear", passed)
-    halved = Halved(encoder, encoder.forward, learning, DTYPE)  # type: ignore[arg-type]
+    halved = HalfPrecisionCopies(encoder, encoder.forward, learning, DTYPE)  # type: ignore[arg-type]
     packed = encoder.pack(rows).to(DEVICE)
     for _ in range(2):  # in the second, layers that read the same are computed together
         encoder.zero_grad()
@@ -113,7 +113,7 @@ def test_gradients_are_those_of_the_plain_model(
         torch.testing.assert_close(found[: len(rows)].float(), plain.detach(), rtol=TOLERANCE, atol=TOLERANCE)
         gradient = torch.zeros_like(found)
         gradient[: len(rows)] = weights
-        with halved.adding():
+        with halved.accumulating():
             halved.backward(found, gradient)
         for name, reference in wanted.items():
             scale = float(reference.abs().max())

@@ -141,7 +141,7 @@ def test_the_last_two_layers_at_test_and_the_last_in_training(recipe_run: Callab
     ids, _ = method.collator.ids(["A dog runs."])
     rows = method.collator.rows(ids)
     torch.testing.assert_close(method.encoder(rows)[0], layer_mean(method, ids[0], -2, -1))
-    plain = replace(rows, views=torch.tensor([PLAIN]))
+    plain = replace(rows, view_ids=torch.tensor([PLAIN]))
     torch.testing.assert_close(method.represent(plain)[0], layer_mean(method, ids[0], -1))
     assert not torch.allclose(method.encoder(rows), method.represent(plain), atol=1e-3)
 
@@ -155,7 +155,7 @@ def test_dropout_is_off_in_the_unsupervised_recipe_alone(recipe_run: Callable[..
     stage, collated = inputs(2)
     method.begin(stage)
     assert any(isinstance(m, nn.Dropout) and m.p > 0 and m.training for m in method.modules()) == on
-    plain = replace(collated.rows, views=torch.full_like(collated.rows.views, PLAIN))
+    plain = replace(collated.tokens, view_ids=torch.full_like(collated.tokens.view_ids, PLAIN))
     with torch.no_grad():
         assert torch.equal(method.represent(plain), method.represent(plain)) != on
 
@@ -245,13 +245,13 @@ def test_a_resumed_run_has_the_same_views(
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("consert-unsup", "model.template='{} means [MASK].' | model.pooling=mask", "without a template"),
-        ("consert-unsup", "views.same=true", "give views.first and .second"),
-        ("consert-unsup", "views.kind=dropout", "does not have views.kind=dropout"),
-        ("consert-unsup", "views.second={shufle: 1.0}", "no augmentation 'shufle'"),
-        ("consert-unsup", "stage2.objective=triplets", "knows no hard negatives"),
-        ("simcse-synonym", "stage2.objective=triplets", "triplets bring their own positives"),
-        ("promptbert-unsup", "views.kind=synonym", "does not have views.kind=synonym"),
+        ("consert-unsup", "model.template='{} means [MASK].' | model.pooling=mask", "does not use a template"),
+        ("consert-unsup", "views.same=true", "set views.first and views.second"),
+        ("consert-unsup", "views.kind=dropout", "does not support views.kind=dropout"),
+        ("consert-unsup", "views.second={shufle: 1.0}", "unknown augmentation 'shufle'; did you mean 'shuffle'"),
+        ("consert-unsup", "stage2.objective=triplets", "without hard negatives"),
+        ("simcse-synonym", "stage2.objective=triplets", "triplets have their own positives"),
+        ("promptbert-unsup", "views.kind=synonym", "does not support views.kind=synonym"),
     ],
 )
 def test_what_makes_no_sense_is_refused(recipe_run: Callable[..., Any], name: str, change: str, message: str) -> None:

@@ -13,10 +13,20 @@ from training_fixtures import pairs_of
 from transformers import BertConfig, BertModel
 
 from diffaug.data.sampling import Batch
+from diffaug.methods.base import StepBatch
 from diffaug.methods.diffaug import DiffAug
 from diffaug.models.attention import attention_shape
 from diffaug.models.config import PrefixConfig
 from diffaug.models.views.prefix import ReparametrisedPrefix
+
+
+def bare_positions(batch: StepBatch) -> Tensor:
+    """The position of each bare template's mask token, which comes after the missing sentence."""
+    assert batch.templates is not None
+    bare = batch.tokens.slice(batch.templates.rows.start, batch.templates.rows.stop)
+    assert bare.position_ids is not None
+    assert bare.pool_positions is not None
+    return bare.position_ids.gather(1, bare.pool_positions.unsqueeze(1)).squeeze(1)
 
 
 def vector(method: DiffAug, ids: list[int], view: int, gap: int = 0) -> Tensor:
@@ -25,7 +35,7 @@ def vector(method: DiffAug, ids: list[int], view: int, gap: int = 0) -> Tensor:
     tokens = [*template.before, *ids, *template.after]
     length = method.recipe.views.length
     positions = [2 * length + i + (gap if i >= len(template.before) else 0) for i in range(len(tokens))]
-    states = encoder.views.states(torch.tensor([view]))
+    states = encoder.views.attention(torch.tensor([view]))
     out = encoder.backbone(
         input_ids=torch.tensor([tokens]), position_ids=torch.tensor([positions]), prefix=states
     ).last_hidden_state
@@ -92,11 +102,12 @@ def test_a_batch_counts_triplets_and_encodes_a_premise_once(tiny_run: Callable[.
     _, inputs = tiny_run("semi-aux", stage1={"batch_size": 6}, stage2={"aux_batch_size": 5})
     stage, collated = inputs(1)
     assert stage.streams["nli"][1] == 6
-    assert len(collated.rows) == 6 * 3
-    assert collated.rows.views.tolist() == [0] * 6 + [1] * 12
-    assert collated.extra["labels"].tolist() == [1] * 6 + [0] * 6
+    assert len(collated.tokens) == 6 * 3
+    assert collated.tokens.view_ids.tolist() == [0] * 6 + [1] * 12
+    assert (collated.pairs.premises, collated.pairs.hypotheses) == (slice(0, 6), slice(6, 18))
+    assert collated.pairs.labels.tolist() == [1] * 6 + [0] * 6
     _, collated = inputs(2)
-    assert collated.extra["labels"].tolist() == [1] * 5 + [0] * 5
+    assert collated.pairs.labels.tolist() == [1] * 5 + [0] * 5
 
 
 def test_labelled_pairs_stay_pairs(tiny_run: Callable[..., Any], labelled_pairs: str) -> None:
@@ -106,7 +117,7 @@ def test_labelled_pairs_stay_pairs(tiny_run: Callable[..., Any], labelled_pairs:
     batch = batches(method, inputs, 1)["nli"]
     assert isinstance(batch, Batch)
     assert batch.labels is not None
-    assert len(collated.rows) == 2 * len(batch.examples)
+    assert len(collated.tokens) == 2 * len(batch.examples)
     found = method.losses(stage, collated, method.encoder.represent)["loss"]
     torch.testing.assert_close(found, nli_by_hand(method, batch), rtol=1e-4, atol=1e-5)
 
@@ -150,26 +161,26 @@ def test_sentence_transformers_classifiers_keep_torchs_initialisation(recipe_run
 def test_a_bare_template_is_computed_once_for_each_view_and_length(tiny_run: Callable[..., Any]) -> None:
     _, inputs = tiny_run("sup")
     _, collated = inputs(2)
-    contrastive = collated.extra["anchors"] * collated.extra["columns"]
-    gaps = collated.rows.gap[contrastive:].tolist()
-    views = collated.rows.views[contrastive:].tolist()
-    assert len(set(zip(gaps, views, strict=True))) == len(gaps) < contrastive
-    assert collated.rows.views[:contrastive].tolist() == [0] * 8 + [1] * 16
+    assert (collated.contrastive.rows, collated.contrastive.columns) == (slice(0, 24), 3)
+    assert collated.templates.rows == slice(24, len(collated.tokens))
+    positions, views = bare_positions(collated).tolist(), collated.tokens.view_ids[24:].tolist()
+    assert len(set(zip(positions, views, strict=True))) == len(positions) < 24
+    assert collated.tokens.view_ids[:24].tolist() == [0] * 8 + [1] * 16
 
 
 def test_without_denoising_there_are_no_bare_templates(tiny_run: Callable[..., Any]) -> None:
     method, inputs = tiny_run("sup", stage2={"denoise": False})
     stage, collated = inputs(2)
-    assert len(collated.rows) == 24
-    assert collated.rows.gap is None
+    assert len(collated.tokens) == 24
+    assert collated.templates is collated.tokens.position_ids is None
     assert torch.isfinite(method.losses(stage, collated, method.encoder.represent)["loss"])
 
 
 def test_released_denoising_counts_the_prefix(tiny_run: Callable[..., Any]) -> None:
     _, inputs = tiny_run("sup")
-    gaps = inputs(2)[1].rows.gap[24:]
+    plain = bare_positions(inputs(2)[1])
     _, inputs = tiny_run("sup", released={"denoise_counts_prefix": True})
-    assert inputs(2)[1].rows.gap[24:].tolist() == (gaps + 3).tolist()
+    assert bare_positions(inputs(2)[1]).tolist() == (plain + 3).tolist()
 
 
 def test_stages_freeze_and_train_what_they_should(tiny_run: Callable[..., Any]) -> None:

@@ -21,6 +21,7 @@ from diffaug.config import load_recipe
 from diffaug.errors import DiffaugError
 from diffaug.losses.replaced import choose_masked
 from diffaug.models.backbone import load_backbone
+from diffaug.models.io.fetch import EMBEDDED_MODEL
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_other_backbones_bring_their_generator() -> None:
 
 def test_the_embedded_encoder_fills_in_for_itself(data_files: dict[str, str]) -> None:
     recipe = load_recipe("diffcse", ["model.backbone=embedded", f"data.unlabelled={data_files['unlabelled']}"])
-    method = module.DiffCSE.build(recipe, *load_backbone(str(module.EMBEDDED_MODEL)))
+    method = module.DiffCSE.build(recipe, *load_backbone(str(EMBEDDED_MODEL)))
     row = torch.tensor([method.collator.tokenizer("the capital of france is paris.")["input_ids"]])
     masked = torch.zeros_like(row, dtype=torch.bool)
     masked[0, 3] = True
@@ -155,9 +156,9 @@ def test_the_embedded_encoder_fills_in_for_itself(data_files: dict[str, str]) ->
     [
         ("replaced.generator=null", "needs replaced.generator"),
         ("replaced.generator=embedded", "another vocabulary than the encoder"),
-        ("replaced.mask_rate=0", "mask_rate is a part of the tokens, not 0"),
+        ("replaced.mask_rate=0", "mask_rate must be above 0 and at most 1, got 0"),
         ("model.head=kept", "set model.template=null and model.head=training"),
-        ("views.kind=prefix", "does not have views.kind=prefix"),
+        ("views.kind=prefix", "does not support views.kind=prefix"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(diffcse: Callable[..., Any], change: str, message: str) -> None:

@@ -78,11 +78,11 @@ def first_last(method: BertFlow, rows: Any) -> Tensor:
 def test_the_first_loss_is_that_of_standardised_channels(flow_recipe: Callable[..., Recipe]) -> None:
     """Couplings start without effect, so the flow is x -> (x - mean) / deviation, and its likelihood a textbook one."""
     method, stage, inputs = build(flow_recipe())
-    assert inputs.rows.attention_mask is not None
-    assert len(inputs.rows) == 8  # each sentence once
+    assert inputs.tokens.attention_mask is not None
+    assert len(inputs.tokens) == 8  # each sentence once
     found = method.losses(stage, inputs, method.represent)
     with torch.no_grad():
-        x = first_last(method, inputs.rows).double().numpy()
+        x = first_last(method, inputs.tokens).double().numpy()
     deviation = x.std(0)
     z = (x - x.mean(0)) / deviation
     nats = 0.5 * (z**2).sum(1) + 0.5 * x.shape[1] * np.log(2 * np.pi) + np.log(deviation).sum()
@@ -97,7 +97,7 @@ def test_the_loss_of_a_moved_flow_is_the_density_of_what_it_maps(flow_recipe: Ca
             parameter.add_(0.05 * torch.randn_like(parameter))
         moved = {name: value.clone() for name, value in method.flow.state_dict().items()}
         found = method.losses(stage, inputs, method.represent)["loss"]
-        vectors = first_last(method, inputs.rows)
+        vectors = first_last(method, inputs.tokens)
     assert all(torch.equal(value, moved[name]) for name, value in method.flow.state_dict().items()), "begun again"
     flow = method.flow.double()
     nats = []
@@ -115,7 +115,7 @@ def test_the_recipes_loss_is_the_sum_of_the_means_over_both_sentences_of_the_pai
     weight = load_recipe("bert-flow-nli").stage2.weight
     method, stage, inputs = build(flow_recipe(stage2={"weight": weight}))
     found = method.losses(stage, inputs, method.represent)
-    vectors = method.represent(inputs.rows)
+    vectors = method.represent(inputs.tokens)
     halves = [bits_per_dimension(*method.flow(half)) for half in vectors.chunk(2)]
     torch.testing.assert_close(found["loss"], halves[0] + halves[1], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found["bits_per_dimension"], found["loss"] / 2)
@@ -130,9 +130,9 @@ def test_only_the_flow_has_gradients_and_the_frozen_backbone_no_dropout(flow_rec
     assert names == {name for name, _ in method.named_parameters() if name.startswith("encoder.flow.")}
     # In training mode, twice the same: no dropout in the backbone. With it, the vectors would differ.
     assert method.training
-    assert torch.equal(method.represent(inputs.rows), method.represent(inputs.rows))
+    assert torch.equal(method.represent(inputs.tokens), method.represent(inputs.tokens))
     with_dropout, _, _ = build(flow_recipe(stage2={"dropout": True}))
-    assert not torch.equal(with_dropout.represent(inputs.rows), with_dropout.represent(inputs.rows))
+    assert not torch.equal(with_dropout.represent(inputs.tokens), with_dropout.represent(inputs.tokens))
 
 
 def test_stage_1_reads_the_pooling_of_training_and_stage_2_that_of_inference(
@@ -141,8 +141,8 @@ def test_stage_1_reads_the_pooling_of_training_and_stage_2_that_of_inference(
     for number, pooling in ((1, "mean"), (2, "first_last")):
         method, _, inputs = build(flow_recipe(stage1=True), number=number)
         method.eval()
-        expected = method.encoder.represent(inputs.rows, pooling=pooling)
-        assert torch.equal(method.represent(inputs.rows), expected)
+        expected = method.encoder.represent(inputs.tokens, pooling=pooling)
+        assert torch.equal(method.represent(inputs.tokens), expected)
 
 
 def test_stage_1_classifies_and_leaves_the_flow_alone(flow_recipe: Callable[..., Recipe]) -> None:
@@ -155,7 +155,7 @@ def test_stage_1_classifies_and_leaves_the_flow_alone(flow_recipe: Callable[...,
     assert any(parameter.grad is not None for parameter in method.encoder.backbone.parameters())
     # Until stage 2 the model is SBERT, which stage 1's evaluations score.
     method.eval()
-    assert torch.equal(method.encoder(inputs.rows), method.encoder.represent(inputs.rows))
+    assert torch.equal(method.encoder(inputs.tokens), method.encoder.represent(inputs.tokens))
 
 
 @pytest.mark.parametrize("stage1", [False, True])
@@ -235,7 +235,7 @@ def test_two_processes_start_from_the_same_flow_and_equal_one(
     one = first_step(*build(recipe))
     assert any(float(value.abs().max()) > 1e-3 for name, value in one.items() if "gradient" in name), "vacuous"
     shares = [build(recipe, rank, world=2) for rank in (0, 1)]
-    rows = torch.cat([method.represent(inputs.rows) for method, _, inputs in shares])
+    rows = torch.cat([method.represent(inputs.tokens) for method, _, inputs in shares])
     monkeypatch.setattr("diffaug.methods.flow.gather_rows", lambda own: rows)
     first, second = (first_step(*share) for share in shares)
     assert first.keys() == second.keys() == one.keys()
@@ -253,11 +253,11 @@ def test_two_processes_start_from_the_same_flow_and_equal_one(
     [
         ({"stage2": None}, "needs a stage2"),
         ({"stage2": {"objective": "triplets"}}, "single sentences"),
-        ({"stage2": {"aux_weight": 0.1}}, "only the flow learns"),
-        ({"stage2": {"gradient_cache": 4}}, "only the flow learns"),
-        ({"model": {"head": "training"}}, "only the flow learns"),
+        ({"stage2": {"aux_weight": 0.1}}, "trains only the flow"),
+        ({"stage2": {"gradient_cache": 4}}, "trains only the flow"),
+        ({"model": {"head": "training"}}, "trains only the flow"),
         ({"flow": {"levels": 6}}, "width 32 are too short for a flow of 6 levels"),
-        ({"views": {"kind": "prefix"}}, "does not have views.kind=prefix"),
+        ({"views": {"kind": "prefix"}}, "does not support views.kind=prefix"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(

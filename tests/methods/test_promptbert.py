@@ -120,7 +120,7 @@ def test_a_run_says_that_the_checkpoint_has_no_transform(
 
 def test_other_methods_have_no_such_head(recipe_run: Run) -> None:
     for name in ("simcse-sup", "diffaug-sup"):
-        with pytest.raises(DiffaugError, match=r"does not have model\.head_kind=mlm; it has tanh"):
+        with pytest.raises(DiffaugError, match=r"does not support model\.head_kind=mlm; set it to tanh"):
             recipe_run(name, "model.head_kind=mlm")
 
 
@@ -146,7 +146,7 @@ def test_the_head_of_bert_comes_before_the_subtraction(recipe_run: Run, masked_b
     other = info_nce([[head(plain - bare) for plain, bare in column] for column in pairs])
     assert abs(float(other - expected)) > 1e-2  # guard: the order matters
     # One template: sentences of one length share a bare template, whatever their column.
-    assert collated.extra["bare_rows"] == len({len(ids) for example in examples for ids in example})
+    assert len(collated.tokens) - 24 == len({len(ids) for example in examples for ids in example})
     # Without denoising the head is applied all the same.
     method, inputs, _ = recipe_run("promptbert-sup", "stage2.denoise=false", backbone=masked_bert)
     plain = info_nce([[head(state) for state, _ in column] for column in pairs])
@@ -252,7 +252,7 @@ def test_sentences_up_to_the_longest_are_denoised(trained: Callable[[str], Path]
     limit = model.collator.max_length
     assert limit is not None
     assert model.encoder.config.denoise.lengths == limit + 1  # type: ignore[union-attr]
-    with pytest.warns(UserWarning, match="were cut"):
+    with pytest.warns(UserWarning, match="were truncated"):
         vectors = model.encode(["", "yes " * (limit - 1), "yes " * 500])
     assert np.isfinite(vectors).all()
 
@@ -271,7 +271,7 @@ def test_other_methods_may_keep_the_subtraction_too(recipe_run: Run) -> None:
 
 def test_the_table_needs_an_end(recipe_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffaug.models.denoise.position_limit", lambda backbone: None)
-    with pytest.raises(DiffaugError, match=r"'bert' backbone has no limit .*; set model\.denoise=false"):
+    with pytest.raises(DiffaugError, match=r"'bert' backbone has no maximum length.*; set model\.denoise=false"):
         recipe_run("promptbert-sup")
 
 

@@ -18,11 +18,11 @@ from transformers import AutoModel, DynamicCache
 from diffaug.data.collate import Collator
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.models.attention import AttentionShape, PrefixStates, attention_shape
+from diffaug.models.attention import AttentionShape, PrefixAttention, attention_shape
 from diffaug.models.backbone import load_backbone
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows
 from diffaug.models.views.prefix import FoldedPrefix
 
 HOOKED = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
@@ -45,31 +45,31 @@ def encoder_with_prefix(folder: Path) -> tuple[Encoder, Collator]:
     return Encoder(backbone, config, prefix).eval(), Collator(tokenizer, config)
 
 
-def make_rows(collator: Collator, sentences: list[str], padded: bool, views: list[int] | None) -> Rows:
+def make_rows(collator: Collator, sentences: list[str], padded: bool, views: list[int] | None) -> PaddedBatch:
     ids, _ = collator.ids(sentences)
     rows = collator.rows(ids if padded else [row[:5] for row in ids if len(row) >= 5])
     assert (rows.attention_mask is not None) == padded
     if views is not None:
-        rows.views = torch.tensor([views[i % len(views)] for i in range(len(rows))])
+        rows.view_ids = torch.tensor([views[i % len(views)] for i in range(len(rows))])
     return rows
 
 
-def own_vectors(encoder: Encoder, rows: Rows) -> Tensor:
+def own_vectors(encoder: Encoder, rows: PaddedBatch) -> Tensor:
     """(layers, 2, rows, heads, prefix, head_dim): what each row should see, sorted out by hand."""
     assert isinstance(encoder.views, FoldedPrefix)
     views = list(encoder.views.blocks.detach().unbind(2))  # one (layers, 2, heads, length, head_dim) a view
-    if rows.views is None:
+    if rows.view_ids is None:
         return torch.stack([torch.cat(views, dim=3)] * len(rows), dim=2)
-    return torch.stack([views[view] for view in rows.views.tolist()], dim=2)
+    return torch.stack([views[view] for view in rows.view_ids.tolist()], dim=2)
 
 
-def real(rows: Rows) -> Tensor:
+def real(rows: PaddedBatch) -> Tensor:
     """(rows, length), true for tokens and false for padding."""
     return torch.ones_like(rows.input_ids, dtype=torch.bool) if rows.attention_mask is None else rows.attention_mask > 0
 
 
 @torch.no_grad()
-def last_states(encoder: Encoder, rows: Rows) -> Tensor:
+def last_states(encoder: Encoder, rows: PaddedBatch) -> Tensor:
     """The last layer's states of a forward of the whole encoder."""
     seen: list[Any] = []
     handle = encoder.backbone.register_forward_hook(lambda module, args, out: seen.append(out))
@@ -82,7 +82,7 @@ def last_states(encoder: Encoder, rows: Rows) -> Tensor:
 
 
 @torch.no_grad()
-def by_cache(folder: Path, rows: Rows, vectors: Tensor, first: int) -> Tensor:
+def by_cache(folder: Path, rows: PaddedBatch, vectors: Tensor, first: int) -> Tensor:
     plain = AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
     out = []
     for i in range(len(rows)):
@@ -123,7 +123,7 @@ def is_attention(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def attention_calls(encoder: Encoder, rows: Rows) -> list[tuple[nn.Module, Tensor, Tensor]]:
+def attention_calls(encoder: Encoder, rows: PaddedBatch) -> list[tuple[nn.Module, Tensor, Tensor]]:
     """Module, input and output of each attention of a forward, in order."""
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
@@ -227,7 +227,7 @@ def test_rows_of_different_views_share_a_batch(tiny: Tiny, sentences: list[str],
 def test_all_views_stand_in_their_order() -> None:
     prefix = FoldedPrefix(PREFIX, AttentionShape(layers=2, heads=4, head_dim=8))
     nn.init.normal_(prefix.blocks)
-    blocks = prefix.states(None).blocks
+    blocks = prefix.attention(None).blocks
     assert blocks.shape == (2, 2, 1, 4, 6, 8)
     for layer in range(2):
         for kind in range(2):
@@ -261,7 +261,7 @@ def test_backbones_with_attention_of_their_own_are_refused(tiny: Tiny, sentences
 def test_backbone_that_was_switched_back_is_found_out(tiny_bert: Path, sentences: list[str]) -> None:
     encoder, collator = encoder_with_prefix(tiny_bert)
     encoder.backbone.set_attn_implementation("sdpa")
-    with pytest.raises(DiffaugError, match="only 0 of 3 attention layers took the prefix"):
+    with pytest.raises(DiffaugError, match="only 0 of 3 attention layers used the prefix"):
         encoder(make_rows(collator, sentences, True, None))
 
 
@@ -279,12 +279,12 @@ def test_gradient_checkpointing_is_found_out(tiny_bert: Path, sentences: list[st
     encoder, collator = encoder_with_prefix(tiny_bert)
     encoder.train().backbone.gradient_checkpointing_enable()
     vectors = encoder(make_rows(collator, sentences, True, [0, 1]))
-    with pytest.raises(DiffaugError, match="asked for a prefix more than 3 times"):
+    with pytest.raises(DiffaugError, match="computed attention more than 3 times"):
         vectors.sum().backward()
 
 
 def test_finish_counts_the_layers() -> None:
-    states = PrefixStates(torch.zeros(2, 2, 1, 4, 3, 8))
+    states = PrefixAttention(torch.zeros(2, 2, 1, 4, 3, 8))
     own = torch.zeros(5, 4, 7, 8)
     states.extend(own, own, None)
     with pytest.raises(DiffaugError, match="only 1 of 2"):
@@ -299,7 +299,7 @@ def test_masks_are_widened(dtype: torch.dtype) -> None:
     seen = torch.tensor([[True, True, False]])
     mask = seen if dtype == torch.bool else torch.zeros(1, 3).masked_fill(~seen, -torch.inf)
     own = torch.zeros(1, 4, 3, 8)
-    keys, values, widened = PrefixStates(torch.ones(1, 2, 1, 4, 2, 8)).extend(own, own, mask.view(1, 1, 1, 3))
+    keys, values, widened = PrefixAttention(torch.ones(1, 2, 1, 4, 2, 8)).extend(own, own, mask.view(1, 1, 1, 3))
     assert keys.shape == values.shape == (1, 4, 5, 8)
     assert keys[0, 0, :, 0].tolist() == [1, 1, 0, 0, 0]
     assert widened is not None

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffaug.data.collate import Collator
 from diffaug.embedder import Embedder
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import first_position, load_backbone, position_limit
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import DenseConfig, ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows
 from diffaug.models.views.prefix import FoldedPrefix
 
 FIRST = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "distilbert": 0, "electra": 0, "albert": 0, "modernbert": 0}
@@ -44,7 +45,7 @@ def make(folder: Path, config: ModelConfig) -> tuple[Encoder, Collator, Any]:
 
 
 @torch.no_grad()
-def positions_of(encoder: Encoder, rows: Rows) -> Tensor:
+def positions_of(encoder: Encoder, rows: PaddedBatch) -> Tensor:
     """The position numbers that a forward looks up."""
     seen: list[Tensor] = []
     table = encoder.backbone.embeddings.position_embeddings
@@ -67,11 +68,10 @@ def test_explicit_positions_without_an_offset_are_the_models_own(tiny: Tiny, sen
     encoder, collator, _ = make(tiny(family), ModelConfig(pooling="mean"))
     rows = collator.rows(collator.ids(sentences)[0])
     default = encoder(rows)
-    rows.gap = torch.zeros(len(rows), dtype=torch.long)
-    rows.slot = torch.full((len(rows),), 2)
+    rows.position_ids = torch.arange(rows.input_ids.shape[1]).repeat(len(rows), 1)
     assert torch.allclose(encoder(rows), default, atol=1e-6)
     # Guard: positions that are moved do change the result.
-    rows.gap += 1
+    rows.position_ids[:, 2:] += 1
     assert not torch.allclose(encoder(rows), default, atol=1e-3)
 
 
@@ -100,7 +100,7 @@ def test_longest_sentence_fits_exactly(tiny: Tiny, family: str, with_prefix: boo
     assert cut == 1
     around = 16 * with_prefix + len(collator.template)
     assert len(ids[0]) == collator.max_length == 128 - around
-    with pytest.warns(UserWarning, match="were cut"):
+    with pytest.warns(UserWarning, match="were truncated"):
         assert np.isfinite(embedder.encode("dog " * 500)).all()
     if family != "modernbert":
         rows = collator.rows(ids)
@@ -121,8 +121,8 @@ def test_bare_templates_keep_the_sentences_positions(tiny: Tiny, family: str, wi
     after_ids = [*tokenizer(after, add_special_tokens=False)["input_ids"], tokenizer.sep_token_id]
     assert rows.input_ids.tolist() == [[*before_ids, *after_ids]] * 4
     mask_at = rows.input_ids[0].tolist().index(tokenizer.mask_token_id)
-    assert rows.pool_at is not None
-    assert rows.pool_at.tolist() == [mask_at] * 4
+    assert rows.pool_positions is not None
+    assert rows.pool_positions.tolist() == [mask_at] * 4
 
     start = FIRST[family] + 16 * with_prefix
     expected = torch.tensor(
@@ -145,9 +145,12 @@ def test_mask_token_of_a_bare_template_stands_where_the_sentence_left_it(tiny: T
     encoder, collator, _ = make(tiny(family), ModelConfig("mask", TEMPLATES[family], prefix=PREFIX))
     ids, _ = collator.ids(["A dog runs through the park."])
     whole, bare = collator.rows(ids), collator.bare_templates([len(ids[0])])
-    assert whole.pool_at is not None
-    assert bare.pool_at is not None
-    assert positions_of(encoder, whole)[0, whole.pool_at[0]] == positions_of(encoder, bare)[0, bare.pool_at[0]]
+    assert whole.pool_positions is not None
+    assert bare.pool_positions is not None
+    assert (
+        positions_of(encoder, whole)[0, whole.pool_positions[0]]
+        == positions_of(encoder, bare)[0, bare.pool_positions[0]]
+    )
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
@@ -157,22 +160,20 @@ def test_bare_templates_in_a_batch_with_the_longest_sentences(tiny: Tiny, family
     encoder, collator, _ = make(tiny(family), config)
     (longest,), _ = collator.ids(["dog " * 500])
     whole, bare = collator.rows([longest], [0]), collator.bare_templates([len(longest)], [1])
-    assert whole.pool_at is not None
-    assert bare.pool_at is not None
-    assert bare.gap is not None
-    assert bare.slot is not None
+    assert whole.pool_positions is not None
+    assert bare.pool_positions is not None
+    assert bare.position_ids is not None
     template_width, width = bare.input_ids.shape[1], whole.input_ids.shape[1]
     padded = torch.full((1, width), collator.tokenizer.pad_token_id)
     padded[:, :template_width] = bare.input_ids
     mask = torch.ones(2, width, dtype=torch.long)
     mask[1, template_width:] = 0
-    joined = Rows(
+    joined = PaddedBatch(
         torch.cat([whole.input_ids, padded]),
         mask,
-        pool_at=torch.cat([whole.pool_at, bare.pool_at]),
-        gap=torch.cat([torch.zeros(1, dtype=torch.long), bare.gap]),
-        slot=torch.cat([bare.slot, bare.slot]),
-        views=torch.tensor([0, 1]),
+        pool_positions=torch.cat([whole.pool_positions, bare.pool_positions]),
+        position_ids=torch.stack([torch.arange(width), F.pad(bare.position_ids[0], (0, width - template_width))]),
+        view_ids=torch.tensor([0, 1]),
     )
     expected = torch.cat([encoder(whole), encoder(bare)])
     assert torch.allclose(encoder(joined), expected, atol=1e-5)

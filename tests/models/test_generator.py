@@ -79,5 +79,5 @@ def test_a_model_without_its_head_or_without_weights_is_refused(tiny_bert: Path,
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     with pytest.raises(DiffaugError, match=r"the checkpoint lacks cls\.predictions"):
         Generator.load(str(tiny_bert), tokenizer)
-    with pytest.raises(DiffaugError, match="there is no folder"):
+    with pytest.raises(DiffaugError, match="does not exist"):
         Generator.load(str(tmp_path / "nowhere"), tokenizer)

@@ -14,18 +14,17 @@ from torch.overrides import TorchFunctionMode
 from diffaug.data.collate import collator_for
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
+from diffaug.models.batch import PaddedBatch, concatenate, pack
 from diffaug.models.config import ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
-from diffaug.models.packed import pack
-from diffaug.models.padding import groups
-from diffaug.models.rows import Rows, join_rows
+from diffaug.models.padded_groups import padded_groups
 from diffaug.models.views.prefix import FoldedPrefix
 
 TEMPLATE = 'This sentence of "{}" means [MASK].'
 PREFIX = PrefixConfig(views=2, length=3)
 
 
-def make(folder: Path, pooling: str, with_prefix: bool) -> tuple[Encoder, Callable[[list[str]], Rows]]:
+def make(folder: Path, pooling: str, with_prefix: bool) -> tuple[Encoder, Callable[[list[str]], PaddedBatch]]:
     backbone, tokenizer = load_backbone(str(folder))
     shape = attention_shape(backbone)
     config = ModelConfig(
@@ -40,11 +39,11 @@ def make(folder: Path, pooling: str, with_prefix: bool) -> tuple[Encoder, Callab
     encoder = Encoder(backbone, config, prefix).eval()
     collator = collator_for(encoder, tokenizer)
 
-    def rows(sentences: list[str]) -> Rows:
+    def rows(sentences: list[str]) -> PaddedBatch:
         ids, _ = collator.ids(sentences)
         found = collator.rows(ids, [i % 2 for i in range(len(ids))])
         if pooling == "mask":  # bare templates too, whose positions have a gap
-            found = join_rows(found, collator.bare_templates([5, 9], [0, 1]))
+            found = concatenate(found, collator.bare_templates([5, 9], [0, 1]))
         return found
 
     return encoder, rows
@@ -64,13 +63,13 @@ def test_vectors_and_gradients_equal_those_of_padded_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Attention in several groups of rows and without filler, as on a CPU; or in one group, as on a GPU."""
-    monkeypatch.setattr("diffaug.models.padding._BUDGET", 60 if in_groups else 10**6)
+    monkeypatch.setattr("diffaug.models.padded_groups._GROUP_TOKENS", 60 if in_groups else 10**6)
     encoder, rows_of = make(tiny(family), pooling, with_prefix)
     rows = rows_of(sentences)
     weights = torch.randn(len(rows), 32, generator=torch.Generator().manual_seed(0))
     results = []
     packed = encoder.pack(rows, fill=not in_groups)
-    assert (len(groups(packed)) > 2) == in_groups
+    assert (len(padded_groups(packed)) > 2) == in_groups
     for batch in (rows, packed):
         encoder.zero_grad()
         vectors = encoder.represent(batch)[: len(rows)]
@@ -122,11 +121,11 @@ def test_batches_of_a_run_have_few_sizes(before: int) -> None:
     for _ in range(50):
         lengths = torch.randint(8, 40, (384,), generator=generator)
         mask = (torch.arange(40) < lengths[:, None]).long()
-        packed = pack(Rows(torch.ones(384, 40, dtype=torch.long), mask), 0, before)
+        packed = pack(PaddedBatch(torch.ones(384, 40, dtype=torch.long), mask), 0, before)
         sizes.add(packed.size)
         waste.append(packed.input_ids.shape[1] / int(lengths.sum()) - 1)
-        assert torch.bincount(packed.row_of).tolist() == packed.lengths.tolist()
+        assert torch.bincount(packed.sequence_ids).tolist() == packed.lengths.tolist()
         assert packed.lengths[:384].tolist() == lengths.tolist()
-        assert 0 < int(packed.lengths.min()) <= int(packed.lengths.max()) <= packed.longest - before
+        assert 0 < int(packed.lengths.min()) <= int(packed.lengths.max()) <= packed.max_keys - before
     assert len(sizes) <= 4
     assert sum(waste) / len(waste) < 0.1

@@ -91,8 +91,8 @@ def test_mask_position(request: pytest.FixtureRequest, kind: str, text: str) -> 
     mask = tokenizer.mask_token
     ids, _ = reader.ids(["A dog.", "", f"{mask} A dog {mask} runs {mask}", "through the park"])
     rows = reader.rows(ids)
-    assert rows.pool_at is not None
-    for i, at in enumerate(rows.pool_at.tolist()):
+    assert rows.pool_positions is not None
+    for i, at in enumerate(rows.pool_positions.tolist()):
         row = rows.input_ids[i].tolist()
         masks = [j for j, token in enumerate(row) if token == tokenizer.mask_token_id]
         # Masks that come with the sentence stand between the template's own and the row's other end.

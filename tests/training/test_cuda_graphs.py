@@ -14,11 +14,12 @@ import torch
 from diffaug import train
 from diffaug.config import Recipe, load_recipe
 from diffaug.methods import method_class
-from diffaug.methods.base import Inputs, Method, Stage
+from diffaug.methods.base import Method, Stage, StepBatch
 from diffaug.models.backbone import load_backbone
-from diffaug.models.rows import Rows
+from diffaug.models.batch import PaddedBatch
 from diffaug.training import loop
-from diffaug.training.execution.select import GraphedPasses, Passes, passes_for
+from diffaug.training.execution.cuda_graphs import CudaGraphExecutor
+from diffaug.training.execution.executor import Executor, choose_executor
 from diffaug.training.optimizer import trainable
 from diffaug.training.precision import Precision
 
@@ -36,16 +37,16 @@ def curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
     """The losses of stage 2 of a quickstart run, every ten steps; in the plain way unless ``fast``."""
 
     def run(fast: bool, *changes: str) -> list[float]:
-        chosen: list[Passes] = []
+        chosen: list[Executor] = []
 
-        def choose(*arguments: Any) -> Passes:
-            chosen.append(passes_for(*arguments))
+        def choose(*arguments: Any) -> Executor:
+            chosen.append(choose_executor(*arguments))
             return chosen[-1]
 
-        monkeypatch.setattr(loop, "passes_for", choose)
+        monkeypatch.setattr(loop, "choose_executor", choose)
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         train(load_recipe("quickstart", [*CALM, f"loop.fast={fast}", *changes]), out, quiet=True)
-        assert all(isinstance(passes, GraphedPasses) == fast for passes in chosen)
+        assert all(isinstance(passes, CudaGraphExecutor) == fast for passes in chosen)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         return [line["loss"] for line in lines if line["stage"] == 2 and "loss" in line]
 
@@ -76,7 +77,7 @@ SENTENCES = [f"A dog runs through park {i}." + " It sleeps." * (i % 4) for i in 
 @pytest.fixture(params=[2, 4], ids=["our attention", "padded attention"])
 def stage2(
     request: pytest.FixtureRequest, make_recipe: Callable[..., Recipe], tiny_bert: Path, tmp_path: Path
-) -> tuple[Method, GraphedPasses]:
+) -> tuple[Method, CudaGraphExecutor]:
     """A tiny method in stage 2, with heads that our kernel takes (of 16) or does not, and its recorded passes."""
     folder = tmp_path / "backbone"
     shutil.copytree(tiny_bert, folder)
@@ -88,29 +89,29 @@ def stage2(
     stage = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
     learning = trainable(method, stage)
     method.begin(stage)
-    passes = passes_for(method, stage, Precision("bf16", DEVICE), DEVICE, learning)
-    assert isinstance(passes, GraphedPasses)
+    passes = choose_executor(method, stage, Precision("bf16", DEVICE), DEVICE, learning)
+    assert isinstance(passes, CudaGraphExecutor)
     return method, passes
 
 
-def rows_of(method: Method, count: int) -> Rows:
+def rows_of(method: Method, count: int) -> PaddedBatch:
     """The first sentences, one view and the other in turns."""
     ids, _ = method.collator.ids(SENTENCES[:count])
     return method.collator.rows(ids, [i % 2 for i in range(count)])
 
 
-def step(method: Method, passes: Passes, count: int, seed: int | None = 1) -> dict[str, torch.Tensor]:
+def step(method: Method, passes: Executor, count: int, seed: int | None = 1) -> dict[str, torch.Tensor]:
     """The vectors of some sentences, and the gradients of their sum, with the dropout of ``seed``."""
     method.zero_grad()
     vectors = part(method, passes, count, seed)
     return {"vectors": vectors, **gradients(method)}
 
 
-def part(method: Method, passes: Passes, count: int, seed: int | None = 1) -> torch.Tensor:
+def part(method: Method, passes: Executor, count: int, seed: int | None = 1) -> torch.Tensor:
     """The vectors of some sentences; the gradients of their sum are added to those that are there."""
     if seed is not None:
         torch.manual_seed(seed)
-    vectors = passes(passes.prepare(Inputs(rows_of(method, count))).to(DEVICE).rows)
+    vectors = passes(passes.prepare(StepBatch(rows_of(method, count))).to(DEVICE).tokens)
     vectors.sum().backward()
     passes.backward()
     return vectors.detach().clone()
@@ -127,7 +128,9 @@ def assert_near(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor])
         assert float((found[name] - tensor).abs().max()) <= 0.01 * float(tensor.abs().max()), name
 
 
-def test_dropout_is_another_in_every_step_and_the_same_from_the_same_seed(stage2: tuple[Method, GraphedPasses]) -> None:
+def test_dropout_is_another_in_every_step_and_the_same_from_the_same_seed(
+    stage2: tuple[Method, CudaGraphExecutor],
+) -> None:
     step(*stage2, 2)  # the recording
     first, second = step(*stage2, 2), step(*stage2, 2, seed=None)
     again = step(*stage2, 2)
@@ -135,7 +138,7 @@ def test_dropout_is_another_in_every_step_and_the_same_from_the_same_seed(stage2
     assert torch.equal(first["vectors"], again["vectors"])
 
 
-def one_by_one(method: Method, passes: GraphedPasses, count: int) -> dict[str, torch.Tensor]:
+def one_by_one(method: Method, passes: CudaGraphExecutor, count: int) -> dict[str, torch.Tensor]:
     """What `step` finds, without a recording. Leaves no graph behind: a recording may not meet another stream's."""
     method.zero_grad()
     halved = passes._graphs._encoder
@@ -145,19 +148,19 @@ def one_by_one(method: Method, passes: GraphedPasses, count: int) -> dict[str, t
     vectors = halved(packed)
     of_sum = torch.zeros_like(vectors)
     of_sum[:count] = 1  # the rest is filler
-    with halved.adding():
+    with halved.accumulating():
         halved.backward(vectors, of_sum)
     return {"vectors": vectors[:count].detach().float(), **gradients(method)}
 
 
-def test_a_recording_computes_what_its_operations_compute_one_by_one(stage2: tuple[Method, GraphedPasses]) -> None:
+def test_a_recording_computes_what_its_operations_compute_one_by_one(stage2: tuple[Method, CudaGraphExecutor]) -> None:
     for count in (20, 120, 20, 400, 120):
         recorded, wanted = step(*stage2, count), one_by_one(*stage2, count)
         assert torch.equal(recorded["vectors"], wanted["vectors"]), count
         assert_near(recorded, wanted)
 
 
-def test_the_gradients_of_a_steps_parts_add_up(stage2: tuple[Method, GraphedPasses]) -> None:
+def test_the_gradients_of_a_steps_parts_add_up(stage2: tuple[Method, CudaGraphExecutor]) -> None:
     method, passes = stage2
     counts = (2, 120, 20, 2)  # of two lengths: the second has its recording made while the first's gradients wait
     for count in counts:
@@ -167,13 +170,13 @@ def test_the_gradients_of_a_steps_parts_add_up(stage2: tuple[Method, GraphedPass
     assert_near(found, {name: sum((each[name] for each in alone), torch.tensor(0.0, device=DEVICE)) for name in found})
 
 
-def test_a_replay_reads_nothing_that_others_may_overwrite(stage2: tuple[Method, GraphedPasses]) -> None:
+def test_a_replay_reads_nothing_that_others_may_overwrite(stage2: tuple[Method, CudaGraphExecutor]) -> None:
     method, passes = stage2
     # All recordings share a pool of memory. Whatever is free there belongs to any of them, and here to one that
     # writes NaN to it.
     first = {count: step(method, passes, count) for count in (20, 120, 100, 400)}
     scribble, held = torch.cuda.CUDAGraph(), []
-    with passes._graphs._capture(scribble):
+    with passes._graphs._capturing(scribble):
         for numbers in (128, 1024, 1 << 14, 1 << 18, 1 << 20, 1 << 22):
             held += [torch.full((numbers,), float("nan"), device=DEVICE) for _ in range(24)]
     for count in (400, 20, 100, 120):

@@ -42,7 +42,7 @@ def test_two_processes_equal_one_on_the_joined_batch(build: Callable[..., _Build
     runs = [("diffcse", build(), 1)]
     mp.start_processes(_process, args=(2, str(tmp_path), runs), nprocs=2, start_method="fork")
     method, stage, inputs = build()(0, 1)
-    tokens = [int(build()(rank, 2)[2].rows.attention_mask.sum()) for rank in (0, 1)]
+    tokens = [int(build()(rank, 2)[2].tokens.attention_mask.sum()) for rank in (0, 1)]
     assert tokens[0] != tokens[1], "vacuous: the mean of the processes' means would do"
     loss, expected = plain(method, stage, inputs)
     assert {name.split(".")[0] for name in expected} == {"encoder", "projection", "discriminator"}

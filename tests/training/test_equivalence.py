@@ -13,9 +13,9 @@ import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from diffaug.training.execution.cpu import encode_by_length, encode_packed
+from diffaug.training.execution.executor import can_pack
 from diffaug.training.execution.gradient_cache import GradientCache
-from diffaug.training.execution.length_sorted import by_length, end_to_end
-from diffaug.training.execution.select import can_pack
 
 SETTINGS = ["sup", "semi", "semi-aux"]
 
@@ -76,14 +76,14 @@ def test_gradient_cache_repeats_the_dropout_of_the_first_pass(tiny_run: Callable
     assert half > 1
     for first, again in zip(seen[:half], seen[half:], strict=True):
         assert torch.equal(first, again)
-    assert not torch.equal(seen[0], method.encoder.represent(collated.rows.part(0, 7))), "dropout is off"
+    assert not torch.equal(seen[0], method.encoder.represent(collated.tokens.slice(0, 7))), "dropout is off"
 
 
 def test_rows_by_length_give_the_same_step(tiny_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffaug.training.execution.length_sorted._BUDGET", 100)
+    monkeypatch.setattr("diffaug.training.execution.cpu._CHUNK_TOKENS", 100)
     method, inputs = tiny_run("semi-aux")
     stage, collated = inputs(2)
-    assert collated.rows.attention_mask is not None
+    assert collated.tokens.attention_mask is not None
     loss, expected = plain(method, stage, collated)
     calls: list[int] = []
 
@@ -92,11 +92,11 @@ def test_rows_by_length_give_the_same_step(tiny_run: Callable[..., Any], monkeyp
         return method.encoder.represent(rows)
 
     method.zero_grad()
-    by_length_loss = method.losses(stage, collated, by_length(counted))["loss"]
+    by_length_loss = method.losses(stage, collated, encode_by_length(counted))["loss"]
     by_length_loss.backward()
     assert len(calls) > 3
     assert max(calls) <= 100
-    assert sum(calls) < collated.rows.input_ids.numel()
+    assert sum(calls) < collated.tokens.input_ids.numel()
     torch.testing.assert_close(by_length_loss.detach(), loss)
     assert_same(expected, gradients(method))
 
@@ -105,14 +105,14 @@ def test_rows_by_length_give_the_same_step(tiny_run: Callable[..., Any], monkeyp
 def test_rows_end_to_end_give_the_same_step(
     setting: str, tiny_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffaug.models.padding._BUDGET", 100)
+    monkeypatch.setattr("diffaug.models.padded_groups._GROUP_TOKENS", 100)
     method, inputs = tiny_run(setting)
     for number in (1, 2):
         stage, collated = inputs(number)
         loss, expected = plain(method, stage, collated)
         assert can_pack(method)
         method.zero_grad()
-        found = method.losses(stage, collated, end_to_end(method))["loss"]
+        found = method.losses(stage, collated, encode_packed(method))["loss"]
         found.backward()
         torch.testing.assert_close(found.detach(), loss)
         assert_same(expected, gradients(method))

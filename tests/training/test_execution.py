@@ -1,4 +1,4 @@
-"""How rows go through the encoder: which way is chosen, and that all give the same gradients."""
+"""Executors: which one is chosen, and that all give the same gradients."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from diffaug.methods import method_class
 from diffaug.methods.base import Stage
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.backbone import load_backbone
+from diffaug.models.batch import PackedBatch, PaddedBatch
 from diffaug.models.encoder import Encoder
-from diffaug.models.packed import Packed
-from diffaug.models.rows import Rows
-from diffaug.training.execution.half_precision import Halved
-from diffaug.training.execution.select import PlainPasses, can_pack, on_cpu, passes_for
+from diffaug.training.execution.cpu import fast_cpu_encode
+from diffaug.training.execution.executor import PlainExecutor, can_pack, choose_executor
+from diffaug.training.execution.gradient_cache import GradientCache
+from diffaug.training.execution.half_precision import HalfPrecisionCopies
 from diffaug.training.optimizer import trainable
 from diffaug.training.precision import Precision
-from diffaug.training.prefetch import Ahead
+from diffaug.training.prefetch import Prefetcher
 
 STAGE = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
 
@@ -94,10 +95,13 @@ class TestCanPack:
         assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
 
 
-def test_a_cpu_gets_the_plain_way(make_recipe: Callable[..., Recipe]) -> None:
+def test_a_cpu_gets_the_plain_executor_or_the_gradient_cache(make_recipe: Callable[..., Recipe]) -> None:
     method, device = build(make_recipe()), torch.device("cpu")
-    found = passes_for(method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
-    assert isinstance(found, PlainPasses)
+    found = choose_executor(method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
+    assert isinstance(found, PlainExecutor)
+    stage = replace(STAGE, gradient_cache=2)
+    found = choose_executor(method, stage, Precision("auto", device), device, trainable(method, stage))
+    assert isinstance(found, GradientCache)
 
 
 @pytest.mark.parametrize("kind", ["prefix", "lora"])
@@ -105,18 +109,19 @@ def test_a_cpu_pads_no_more_than_it_must(
     kind: str, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows go end to end where the model takes them so, and in parts of similar length elsewhere."""
-    monkeypatch.setattr("diffaug.training.execution.length_sorted._BUDGET", 40)
+    monkeypatch.setattr("diffaug.training.execution.cpu._CHUNK_TOKENS", 40)
     method = build(make_recipe(views={"kind": kind})).eval()
     rows = method.collator.rows(*rows_of(method))
-    wanted, way, represent, seen = method.represent(rows), on_cpu(method), Encoder.represent, []
+    wanted, way = method.represent(rows), fast_cpu_encode(method, packed=can_pack(method))
+    represent, seen = Encoder.represent, []
 
-    def watched(self: Encoder, rows: Rows | Packed, **others: Any) -> torch.Tensor:
+    def watched(self: Encoder, rows: PaddedBatch | PackedBatch, **others: Any) -> torch.Tensor:
         seen.append(type(rows))
         return represent(self, rows, **others)
 
     monkeypatch.setattr(Encoder, "represent", watched)
     torch.testing.assert_close(way(rows), wanted)
-    assert seen == ([Packed] if kind == "prefix" else [Rows] * 2)
+    assert seen == ([PackedBatch] if kind == "prefix" else [PaddedBatch] * 2)
 
 
 def test_the_plain_way_is_there_on_request(make_recipe: Callable[..., Recipe]) -> None:
@@ -129,12 +134,12 @@ def test_the_plain_way_is_there_on_request(make_recipe: Callable[..., Recipe]) -
 
     wanted = vectors(method.represent)
     arguments = (method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
-    # Quick dropout draws other random numbers, so that which way it was can be seen from the outside.
-    assert torch.equal(vectors(passes_for(*arguments, fast=False)), wanted)
-    assert not torch.equal(vectors(passes_for(*arguments)), wanted)
+    # Fast dropout draws other random numbers, so that which way it was can be seen from the outside.
+    assert torch.equal(vectors(choose_executor(*arguments, fast=False)), wanted)
+    assert not torch.equal(vectors(choose_executor(*arguments)), wanted)
 
 
-class TestHalved:
+class TestHalfPrecisionCopies:
     """In 32 bits, where its results can be compared digit by digit."""
 
     def test_gradients_equal_plain_ones(self, make_recipe: Callable[..., Recipe]) -> None:
@@ -146,10 +151,10 @@ class TestHalved:
         wanted = {name: p.grad.clone() for name, p in learning.items() if p.grad is not None}
         method.zero_grad()
 
-        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        halved = HalfPrecisionCopies(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
         for times in (1, 2, 3):  # gradients add up until they are dropped
             vectors = halved(rows)
-            with halved.adding():
+            with halved.accumulating():
                 halved.backward(vectors, weights)
             for name, gradient in wanted.items():
                 found = learning[name].grad
@@ -159,12 +164,12 @@ class TestHalved:
     def test_a_backward_on_the_side_leaves_the_gradients_so_far_alone(self, make_recipe: Callable[..., Recipe]) -> None:
         method = build(make_recipe()).eval()
         learning = trainable(method, STAGE)
-        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        halved = HalfPrecisionCopies(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
         vectors = halved(method.collator.rows(*rows_of(method)))
-        with halved.adding():
+        with halved.accumulating():
             halved.backward(vectors, torch.ones_like(vectors))
         wanted = {name: p.grad.clone() for name, p in learning.items() if p.grad is not None}
-        halved.keep_earlier()
+        halved.detach_gradients()
         vectors = halved(method.collator.rows(*rows_of(method)))
         halved.backward(vectors, torch.zeros_like(vectors))
         assert all(torch.equal(learning[name].grad, gradient) for name, gradient in wanted.items())  # type: ignore[arg-type]
@@ -172,7 +177,7 @@ class TestHalved:
     def test_computes_with_what_the_weights_were_at_the_last_refresh(self, make_recipe: Callable[..., Recipe]) -> None:
         method = build(make_recipe()).eval()
         learning = trainable(method, STAGE)
-        halved = Halved(method.encoder, method.represent, learning, torch.bfloat16)  # type: ignore[arg-type]
+        halved = HalfPrecisionCopies(method.encoder, method.represent, learning, torch.bfloat16)  # type: ignore[arg-type]
         rows = method.collator.rows(*rows_of(method))
         before = halved(rows)
         assert before.dtype == torch.bfloat16
@@ -190,15 +195,15 @@ class TestHalved:
         method = build(make_recipe()).eval()
         stage = Stage(1, 1, {}, {"views": 1e-3}, 1)
         learning = trainable(method, stage)
-        halved = Halved(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
+        halved = HalfPrecisionCopies(method.encoder, method.represent, learning, torch.float32)  # type: ignore[arg-type]
         vectors = halved(method.collator.rows(*rows_of(method)))
-        with halved.adding():
+        with halved.accumulating():
             halved.backward(vectors, torch.ones_like(vectors))
         assert all(parameter.grad is None for parameter in method.encoder.backbone.parameters())
         assert any(float(p.grad.abs().sum()) > 0 for p in learning.values() if p.grad is not None)
 
 
-class TestAhead:
+class TestPrefetcher:
     def test_gives_what_is_made_in_order_and_makes_some_ahead(self) -> None:
         made: list[int] = []
         enough = threading.Event()
@@ -209,7 +214,7 @@ class TestAhead:
                 enough.set()
             return number * number
 
-        ahead = Ahead(make, 5)
+        ahead = Prefetcher(make, 5)
         assert ahead(0) == 0
         assert enough.wait(10), "two more should be made while the first is in use"
         assert [ahead(n) for n in range(1, 5)] == [1, 4, 9, 16]
@@ -222,7 +227,7 @@ class TestAhead:
                 raise ValueError("broken")
             return number
 
-        ahead = Ahead(make, 3)
+        ahead = Prefetcher(make, 3)
         assert ahead(0) == 0
         with pytest.raises(ValueError, match="broken"):
             ahead(1)

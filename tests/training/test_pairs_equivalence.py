@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from test_equivalence import _Build, _process, assert_same, gradients, plain
 
 from diffaug.config import Recipe
+from diffaug.training.execution.cpu import encode_by_length
 from diffaug.training.execution.gradient_cache import GradientCache
-from diffaug.training.execution.length_sorted import by_length
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_two_processes_equal_one_on_the_joined_batch(build: _Build, tmp_path: Pa
     runs = [("pairs", build, 1)]
     mp.start_processes(_process, args=(2, str(tmp_path), runs), nprocs=2, start_method="fork")
     method, stage, inputs = build(0, 1)
-    assert inputs.extra["columns"] == 2
+    assert inputs.contrastive.columns == 2
     loss, expected = plain(method, stage, inputs)
     for rank in (0, 1):
         found = load_file(tmp_path / f"pairs-1-{rank}.safetensors")
@@ -42,7 +42,7 @@ def test_two_processes_equal_one_on_the_joined_batch(build: _Build, tmp_path: Pa
 
 @pytest.mark.parametrize("way", ["gradient cache", "by length"])
 def test_parts_give_the_same_step(way: str, build: _Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffaug.training.execution.length_sorted._BUDGET", 60)
+    monkeypatch.setattr("diffaug.training.execution.cpu._CHUNK_TOKENS", 60)
     method, stage, inputs = build(0, 1)
     loss, expected = plain(method, stage, inputs)
     method.zero_grad()
@@ -54,7 +54,7 @@ def test_parts_give_the_same_step(way: str, build: _Build, monkeypatch: pytest.M
         return vectors
 
     cache = GradientCache(counted, 5, nullcontext)
-    in_parts = method.losses(stage, inputs, cache if way == "gradient cache" else by_length(counted))["loss"]
+    in_parts = method.losses(stage, inputs, cache if way == "gradient cache" else encode_by_length(counted))["loss"]
     in_parts.backward()
     if way == "gradient cache":
         cache.backward()

@@ -16,7 +16,7 @@ from diffaug.data import read
 from diffaug.data.tokens import TokenStore
 from diffaug.training import run_cache as kept_module
 from diffaug.training.run import train
-from diffaug.training.run_cache import Kept
+from diffaug.training.run_cache import RunCache
 
 
 @pytest.fixture
@@ -58,15 +58,15 @@ def test_a_second_run_reads_and_tokenises_nothing_and_comes_out_the_same(
 ) -> None:
     half = make_recipe("semi-aux", data={"labels": 0.5, "label_draw": 1, "test": None}, loop={"eval_every": 4})
     other = make_recipe("sup", data={"labels": 0.25, "label_draw": 1, "test": None}, loop={"eval_every": 4})
-    kept = Kept()
-    train(make_recipe("semi", data={"test": None}, loop={"eval_every": 4}), tmp_path / "first", quiet=True, kept=kept)
+    kept = RunCache()
+    train(make_recipe("semi", data={"test": None}, loop={"eval_every": 4}), tmp_path / "first", quiet=True, cache=kept)
     assert sorted(work["files"]) == ["dev.tsv", "sentences.txt", "triplets.csv"]
     assert len(set(work["sentences"])) == len(work["sentences"]) > 100
     assert len(work["backbones"]) == 1
     for found in work.values():
         found.clear()
-    train(half, tmp_path / "half", quiet=True, kept=kept)
-    train(other, tmp_path / "other", quiet=True, kept=kept)
+    train(half, tmp_path / "half", quiet=True, cache=kept)
+    train(other, tmp_path / "other", quiet=True, cache=kept)
     # The labels of the other runs lie within those of the first, whose sentences are known.
     assert work == {"files": [], "sentences": [], "backbones": []}
 
@@ -77,9 +77,9 @@ def test_a_second_run_reads_and_tokenises_nothing_and_comes_out_the_same(
 
 
 def test_a_run_does_not_touch_what_the_next_is_given(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
-    recipe, kept = make_recipe("sup", data={"test": None}, loop={"eval_every": 4}), Kept()
+    recipe, kept = make_recipe("sup", data={"test": None}, loop={"eval_every": 4}), RunCache()
     for name in ("first", "again"):
-        train(recipe, tmp_path / name, quiet=True, kept=kept)
+        train(recipe, tmp_path / name, quiet=True, cache=kept)
     assert_same(tmp_path / "again", tmp_path / "first")
 
 
@@ -88,13 +88,13 @@ def test_a_file_that_has_changed_is_read_again(
 ) -> None:
     own = tmp_path / "dev.tsv"
     shutil.copy(data_files["dev"], own)
-    kept = Kept()
+    kept = RunCache()
     recipe = make_recipe("sup", data={"dev": str(own), "test": None}, loop={"eval_every": 4})
-    before = train(recipe, tmp_path / "before", quiet=True, kept=kept).scores["dev"]
+    before = train(recipe, tmp_path / "before", quiet=True, cache=kept).scores["dev"]
     scores = own.read_text("utf-8").splitlines()
     own.write_text("\n".join(f"{9 - int(line[0])}{line[1:]}" for line in scores) + "\n", "utf-8")
     work["files"].clear()
-    after = train(recipe, tmp_path / "after", quiet=True, kept=kept).scores["dev"]
+    after = train(recipe, tmp_path / "after", quiet=True, cache=kept).scores["dev"]
     assert work["files"] == ["dev.tsv"]
     assert before != after
 
@@ -105,11 +105,11 @@ def test_a_backbone_is_scored_once_for_each_of_the_data(
     scored: list[int] = []
     spearman = kept_module.spearman
     monkeypatch.setattr(kept_module, "spearman", lambda *given: scored.append(1) or spearman(*given))
-    kept = Kept()
-    before = [train(make_recipe(), tmp_path / name, quiet=True, kept=kept).before for name in ("first", "again")]
+    kept = RunCache()
+    before = [train(make_recipe(), tmp_path / name, quiet=True, cache=kept).before for name in ("first", "again")]
     assert before[0] == before[1] != {}
     assert len(scored) == 2, "dev and test, in the first run"
-    train(make_recipe(data={"test": None}), tmp_path / "other", quiet=True, kept=kept)
+    train(make_recipe(data={"test": None}), tmp_path / "other", quiet=True, cache=kept)
     assert len(scored) == 3
     assert train(make_recipe(), tmp_path / "alone", quiet=True).before == before[0]
 
@@ -122,11 +122,11 @@ def test_a_backbone_is_scored_once_for_each_of_the_data(
 def test_sentences_are_tokenised_anew_for_a_model_that_reads_them_otherwise(
     make_recipe: Callable[..., Recipe], tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    kept = Kept()
-    train(make_recipe("sup", data={"test": None}, loop={"eval_every": 4}), tmp_path / "first", quiet=True, kept=kept)
+    kept = RunCache()
+    train(make_recipe("sup", data={"test": None}, loop={"eval_every": 4}), tmp_path / "first", quiet=True, cache=kept)
     data = {"test": None, **({"max_length": 4} if "max_length" in change else {})}
     model = {key: value for key, value in change.items() if key != "max_length"}
     recipe = make_recipe("sup", data=data, model=model, loop={"eval_every": 4})
-    train(recipe, tmp_path / "kept", quiet=True, kept=kept)
+    train(recipe, tmp_path / "kept", quiet=True, cache=kept)
     train(recipe, tmp_path / "alone", quiet=True)
     assert_same(tmp_path / "kept", tmp_path / "alone")

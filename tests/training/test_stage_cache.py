@@ -18,7 +18,7 @@ from diffaug.training.checkpoint import checkpoints
 from diffaug.training.loop import Loop, TrainingInterrupted
 from diffaug.training.precision import Precision
 from diffaug.training.run import train
-from diffaug.training.run_cache import Kept
+from diffaug.training.run_cache import RunCache
 
 
 @pytest.fixture
@@ -54,10 +54,10 @@ def left(shared: Path) -> list[Path]:
 def assert_takes_over(first: Recipe, second: Recipe, folder: Path, trained: list[int]) -> None:
     """The second run trains no stage 1 of its own, and is the same as one that does."""
     shared = folder / "shared"
-    train(first, folder / "first", quiet=True, kept=Kept(shared))
+    train(first, folder / "first", quiet=True, cache=RunCache(shared))
     assert trained == [1, 2]
     assert len(left(shared)) == 1
-    train(second, folder / "second", quiet=True, kept=Kept(shared))
+    train(second, folder / "second", quiet=True, cache=RunCache(shared))
     assert trained == [1, 2, 2]
     train(second, folder / "alone", quiet=True)
     assert trained == [1, 2, 2, 1, 2]
@@ -124,7 +124,7 @@ def test_whatever_decides_stage_1_keeps_runs_apart(
     shutil.copy(data_files["nli"], own)
     data = {"nli": str(own), "labels": 0.5}
     shared = tmp_path / "shared"
-    train(brief("semi", data=data), tmp_path / "first", quiet=True, kept=Kept(shared))
+    train(brief("semi", data=data), tmp_path / "first", quiet=True, cache=RunCache(shared))
     others = {
         "stage 1's rate": brief("semi", data=data, stage1={"learning_rate": 2e-2}),
         "stage 1's steps": brief("semi", data=data, stage1={"steps": 3}),
@@ -143,15 +143,15 @@ def test_whatever_decides_stage_1_keeps_runs_apart(
     others["seed"] = Recipe(**{**vars(brief("semi", data=data)), "seed": 43})
     for what, recipe in others.items():
         trained.clear()
-        train(recipe, tmp_path / what, quiet=True, kept=Kept(shared))
+        train(recipe, tmp_path / what, quiet=True, cache=RunCache(shared))
         assert trained == [1, 2], what
     assert len(left(shared)) == 1 + len(others)
 
     trained.clear()
-    train(brief("sup", data=data), tmp_path / "not vacuous", quiet=True, kept=Kept(shared))
+    train(brief("sup", data=data), tmp_path / "not vacuous", quiet=True, cache=RunCache(shared))
     assert trained == [2]
     os.utime(own, ns=(1, 1))
-    train(brief("sup", data=data), tmp_path / "another file", quiet=True, kept=Kept(shared))
+    train(brief("sup", data=data), tmp_path / "another file", quiet=True, cache=RunCache(shared))
     assert trained == [2, 1, 2]
 
 
@@ -161,7 +161,7 @@ def test_a_model_that_begins_with_other_weights_trains_its_own(
     """As it would be if stage 2 asked for a module that takes random numbers away from the prefixes."""
     from diffaug.methods.diffaug import DiffAug
 
-    train(brief("semi"), tmp_path / "first", quiet=True, kept=Kept(tmp_path / "shared"))
+    train(brief("semi"), tmp_path / "first", quiet=True, cache=RunCache(tmp_path / "shared"))
     build_views = DiffAug.build_views
 
     def disturbed(*arguments: Any) -> Any:
@@ -171,36 +171,36 @@ def test_a_model_that_begins_with_other_weights_trains_its_own(
         return build_views(*arguments)
 
     monkeypatch.setattr(DiffAug, "build_views", disturbed)
-    train(brief("semi"), tmp_path / "second", quiet=True, kept=Kept(tmp_path / "shared"))
+    train(brief("semi"), tmp_path / "second", quiet=True, cache=RunCache(tmp_path / "shared"))
     assert trained == [1, 2, 1, 2]
 
 
 def test_runs_that_share_nothing(
     brief: Callable[..., Recipe], trained: list[int], data_files: dict[str, str], tmp_path: Path
 ) -> None:
-    def twice(name: str, recipe: Recipe, kept: Callable[[], Kept | None], **data: Any) -> None:
+    def twice(name: str, recipe: Recipe, kept: Callable[[], RunCache | None], **data: Any) -> None:
         trained.clear()
         for turn in range(2):
-            train(recipe, tmp_path / f"{name} {turn}", quiet=True, kept=kept(), **data)
+            train(recipe, tmp_path / f"{name} {turn}", quiet=True, cache=kept(), **data)
         assert trained == [1, 2, 1, 2], name
 
     shared = tmp_path / "shared"
     twice("no kept", brief("sup"), lambda: None)
-    twice("no folder", brief("sup"), Kept)
+    twice("no folder", brief("sup"), RunCache)
     # A checkpoint of stage 1 may be the result, and the next run would not have it.
-    twice("best of both", brief("sup", released={"best_from_stage1": True}), lambda: Kept(shared))
+    twice("best of both", brief("sup", released={"best_from_stage1": True}), lambda: RunCache(shared))
     rows = [tuple(line.split(",")) for line in Path(data_files["nli"]).read_text("utf-8").splitlines()[1:]]
     twice(
         "rows",
         brief("sup"),
-        lambda: Kept(shared),
+        lambda: RunCache(shared),
         nli=[dict(zip(("sent0", "sent1", "hard_neg"), r, strict=True)) for r in rows],
     )
     assert left(shared) == []
 
     # Without a stage 2 it is stage 1 that is the result.
     single = Recipe(**{**vars(brief("sup")), "stage2": None})
-    train(single, tmp_path / "single", quiet=True, kept=Kept(shared))
+    train(single, tmp_path / "single", quiet=True, cache=RunCache(shared))
     assert left(shared) == []
 
 
@@ -218,12 +218,12 @@ def test_an_interrupted_stage_1_leaves_nothing_until_it_is_finished(
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_step", stopped)
         with pytest.raises(TrainingInterrupted):
-            train(recipe, tmp_path / "first", quiet=True, kept=Kept(shared))
+            train(recipe, tmp_path / "first", quiet=True, cache=RunCache(shared))
     assert left(shared) == []
-    train(brief("sup"), tmp_path / "second", quiet=True, kept=Kept(shared))
+    train(brief("sup"), tmp_path / "second", quiet=True, cache=RunCache(shared))
     assert trained == [1, 1, 2]
     # A run that is under way trains its own to the end: what it has measured so far stands in its record.
-    train(recipe, tmp_path / "first", quiet=True, resume=True, kept=Kept(shared))
+    train(recipe, tmp_path / "first", quiet=True, resume=True, cache=RunCache(shared))
     assert trained == [1, 1, 2, 1, 2]
 
 
@@ -231,7 +231,7 @@ def test_all_of_the_state_in_stage_2_is_that_of_a_run_that_trained_stage_1(
     brief: Callable[..., Recipe], trained: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, recipe = tmp_path / "shared", brief("semi-aux")
-    train(brief("semi"), tmp_path / "first", quiet=True, kept=Kept(shared))
+    train(brief("semi"), tmp_path / "first", quiet=True, cache=RunCache(shared))
     step = Loop._step
 
     def stopped(loop: Loop, *rest: Any) -> Any:
@@ -243,9 +243,9 @@ def test_all_of_the_state_in_stage_2_is_that_of_a_run_that_trained_stage_1(
     states = []
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_step", stopped)
-        for name, kept in (("alone", None), ("second", Kept(shared))):
+        for name, kept in (("alone", None), ("second", RunCache(shared))):
             with pytest.raises(TrainingInterrupted):
-                train(recipe, tmp_path / name, quiet=True, kept=kept)
+                train(recipe, tmp_path / name, quiet=True, cache=kept)
             (state,) = checkpoints(tmp_path / name / "checkpoints")
             states.append((json.loads((state / "state.json").read_text()), load_file(state / "state.safetensors")))
     assert trained == [1, 2, 2]
@@ -259,7 +259,7 @@ def test_all_of_the_state_in_stage_2_is_that_of_a_run_that_trained_stage_1(
     # Once it is under way it does not need what it took over.
     shutil.rmtree(shared)
     for name in ("alone", "second"):
-        train(recipe, tmp_path / name, quiet=True, resume=True, kept=Kept(shared))
+        train(recipe, tmp_path / name, quiet=True, resume=True, cache=RunCache(shared))
     assert trained == [1, 2, 2, 2, 2]
     assert_same(tmp_path / "second", tmp_path / "alone")
 
@@ -271,10 +271,10 @@ def test_what_cannot_be_shared_does_no_harm(
     shared = tmp_path / "shared"
     if harm == "a disk that is full":
         shared.touch()  # a file, in which nothing can be written either
-    train(brief("semi"), tmp_path / "first", quiet=True, kept=Kept(shared))
+    train(brief("semi"), tmp_path / "first", quiet=True, cache=RunCache(shared))
     for path in left(shared):
         path.write_bytes(b"not a file of weights")
-    train(brief("semi"), tmp_path / "second", quiet=True, kept=Kept(shared))
+    train(brief("semi"), tmp_path / "second", quiet=True, cache=RunCache(shared))
     assert trained == [1, 2, 1, 2]
     assert_same(tmp_path / "second", tmp_path / "first")
 
@@ -286,7 +286,7 @@ def test_the_scaling_of_losses_goes_on_where_stage_1_left_it(
     monkeypatch.setattr(Precision, "state", lambda _: {"scale": 1024.0, "_growth_tracker": 7})
     monkeypatch.setattr(Precision, "restore", lambda _, state: restored.append(state))
     for name in ("first", "second"):
-        train(brief("semi"), tmp_path / name, quiet=True, kept=Kept(tmp_path / "shared"))
+        train(brief("semi"), tmp_path / name, quiet=True, cache=RunCache(tmp_path / "shared"))
     assert restored == [{"scale": 1024.0, "_growth_tracker": 7}]
 
 
@@ -298,7 +298,7 @@ def test_a_stage_begins_without_the_gradients_of_the_last(
     announce = Loop._announce
 
     def look(loop: Loop, *rest: Any) -> None:
-        found.append([name for name, parameter in loop._method.named_parameters() if parameter.grad is not None])
+        found.append([name for name, parameter in loop.context.method.named_parameters() if parameter.grad is not None])
         announce(loop, *rest)
 
     monkeypatch.setattr(Loop, "_announce", look)

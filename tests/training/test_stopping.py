@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from diffaug.training.stopping import Readiness
+from diffaug.training.stopping import CompatibilityCurves
 
 
 def first_stop(delta: list[float], kappa: list[float], every: int = 50) -> tuple[int, str] | None:
-    readiness = Readiness()
+    readiness = CompatibilityCurves()
     for i, values in enumerate(zip(delta, kappa, strict=True)):
         readiness.add(i * every, *values)
-        reason = readiness.reason_to_stop()
+        reason = readiness.stop_reason()
         if reason is not None:
             return i * every, reason
     return None

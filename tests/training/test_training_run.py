@@ -111,7 +111,7 @@ def test_without_dev_data_alignment_and_uniformity_choose(make_recipe: Callable[
 def test_automatic_stage_1_says_why_it_ended(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     recipe = make_recipe("sup", stage1={"steps": "auto", "max_steps": 6})
     result = train(recipe, tmp_path / "run", quiet=True)
-    assert result.stage1_end == "after 6 steps: the most it may take (stage1.max_steps)"
+    assert result.stage1_end == "after 6 steps: the maximum (stage1.max_steps)"
 
 
 def test_patience_ends_stage_2(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_patience_ends_stage_2(make_recipe: Callable[..., Recipe], tmp_path: Pat
 
 def test_a_loss_that_is_no_number_stops_the_run(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     recipe = make_recipe("sup", stage2={"steps": 40, "learning_rate": 1e30}, loop={"clip": None, "eval_every": 10})
-    with pytest.raises(DiffaugError, match="not a finite number"):
+    with pytest.raises(DiffaugError, match="the loss is not finite"):
         train(recipe, tmp_path / "run", quiet=True)
 
 
@@ -226,7 +226,7 @@ def test_a_stage_that_ends_before_its_first_evaluation_says_what_to_set(
     """Few labels are few batches, and an epoch is over at once; who has set a number knows."""
     train(make_recipe("sup", stage2={"steps": steps, "epochs": 1}, loop={"eval_every": 100}), tmp_path / "run")
     said = capsys.readouterr().err
-    assert ("stage 2 has 5 steps" in said and "stage2.steps=200" in said) == (steps is None)
+    assert ("stage 2 has only 5 steps" in said and "stage2.steps=200" in said) == (steps is None)
     assert "stage 1 has" not in said  # its number is set
 
 

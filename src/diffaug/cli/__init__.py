@@ -1,4 +1,4 @@
-"""The command line: a file a group of commands. Commands import what they run when they run, so `--help` is instant."""
+"""The command line, one file per group of commands. Commands import heavy modules when they run: `--help` is fast."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; what the user can put right is one sentence on standard error, not a traceback."""
-    # OpenMP's threads spin while they wait for each other. On a machine with other work to do, where one of them may
-    # not be running at all, that made training five times slower. Must be set before torch is imported.
+    """Run the command line; a `DiffaugError` is printed as one sentence, without a traceback."""
+    # By default OpenMP threads spin while they wait for each other. On a machine with other processes this made
+    # training five times slower. Must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # A warning is for the user of the command, who has no use for the line of code it came from.
+    # Warnings without the line of code, which does not help the user of a command.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         app()

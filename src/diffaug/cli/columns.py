@@ -1,4 +1,4 @@
-"""The option that says which column of a file is what."""
+"""The option --column."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Columns = Annotated[
         "--column",
         "-c",
         metavar="ROLE=NAME",
-        help="Which column is what, as in sentence=body or score=rating; in a file without header a number, from 1.",
+        help="The column of a role, e.g. sentence=body or score=rating; in a file without header a number, from 1.",
     ),
 ]
 
 
 def parse_columns(options: list[str] | None) -> dict[str, str | int] | None:
-    """What was given with the option, as the readers take it."""
+    """Parse the option to a mapping from roles to columns."""
     columns: dict[str, str | int] = {}
     for option in options or ():
         role, equals, name = option.partition("=")
         if not (equals and role and name):
-            raise DiffaugError(f"--column {option!r} is not of the form ROLE=NAME")
+            raise DiffaugError(f"--column must have the form ROLE=NAME, got {option!r}")
         columns[role] = name
     return columns or None

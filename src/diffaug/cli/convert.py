@@ -19,30 +19,30 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    source: Annotated[str, typer.Argument(help="The released checkpoint: a folder, or a name on the hub.")],
-    out: Annotated[Path, typer.Argument(help="The folder to write, which must not exist yet.")],
+    source: Annotated[str, typer.Argument(help="The released checkpoint: a folder or a name on the hub.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
     kind: Annotated[
         str | None,
-        typer.Option(help=f"The release: {', '.join(_KINDS)}; left out, the names of the weights tell."),
+        typer.Option(help=f"The release: {', '.join(_KINDS)}; default: recognised by the names of the weights."),
     ] = None,
     setting: Annotated[
         str | None,
-        typer.Option(help="unsup or sup, which embed differently; left out, weights and name tell."),
+        typer.Option(help="unsup or sup; default: recognised by weights and name."),
     ] = None,
     template: Annotated[
         str | None,
-        typer.Option(help="Of PromptBERT and DiffAug, if not the one of their scripts; with {} and [MASK]."),
+        typer.Option(help="Template of PromptBERT or DiffAug, with {} and [MASK]; default: that of their scripts."),
     ] = None,
     allow_pickle: Annotated[
         bool,
-        typer.Option("--allow-pickle", help="Read pickled weights, with torch's reader that makes tensors only."),
+        typer.Option("--allow-pickle", help="Read pickled weights, with torch's weights_only loader."),
     ] = False,
-    revision: Annotated[str | None, typer.Option(help="The version on the hub.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
 ) -> None:
-    """Turn a released SimCSE, PromptBERT, DiffCSE or DiffAug checkpoint into a model with the same embeddings."""
+    """Convert a released SimCSE, PromptBERT, DiffCSE or DiffAug checkpoint to a model with the same embeddings."""
     for option, value, known in (("--kind", kind, _KINDS), ("--setting", setting, _SETTINGS)):
         if value is not None and value not in known:
-            raise DiffaugError(f"{option} {value!r} is unknown; there are {', '.join(known)}")
+            raise DiffaugError(f"{option} must be one of {', '.join(known)}, got {value!r}")
     from diffaug.integrations.released import convert as run
 
     options: dict[str, Any] = {"kind": kind, "setting": setting, "template": template}

@@ -1,4 +1,4 @@
-"""`diffaug data`: check your own data, and download public data."""
+"""`diffaug data`: check data before training, and download public data."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def check(
     ],
     column: Columns = None,
     kind: Annotated[
-        str | None, typer.Option(help=f"The kind of data: {', '.join(_KINDS)}; left out, it is recognised.")
+        str | None, typer.Option(help=f"The expected kind: {', '.join(_KINDS)}; default: recognised.")
     ] = None,
 ) -> None:
-    """Describe what a file holds and what it can be used for. The exit code is 1 if it cannot be used."""
+    """Show what a file contains and what it can be used for. The exit code is 1 if it cannot be used."""
     from diffaug.data.check import check as check_data
     from diffaug.data.columns import Kind
 
     if kind is not None and kind not in _KINDS:
-        raise DiffaugError(f"there is no kind {kind!r}; choose one of {', '.join(_KINDS)}")
+        raise DiffaugError(f"--kind must be one of {', '.join(_KINDS)}, got {kind!r}")
     report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]])
     typer.echo(str(report))
     if not report.usable:

@@ -21,20 +21,20 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="A diffaug, sentence-transformers or transformers folder, or a hub name; left out, the embedded encoder.",
+        help="A diffaug, sentence-transformers or transformers folder, or a hub name; default: the embedded encoder.",
         show_default=False,
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps ...; left out, the GPU if there is one.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps ...; default: the GPU if there is one.")]
 Sentences = Annotated[
     Path,
     typer.Argument(
-        help="A text file, one sentence a line, or a .csv, .tsv, .jsonl or .parquet file; - is standard input."
+        help="A text file with one sentence per line, or a .csv, .tsv, .jsonl or .parquet file; - is standard input."
     ),
 ]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model brings along.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")]
 
-# In lines of these, a sentence would be embedded together with its neighbours in the row.
+# Files that are read by column, not line by line.
 _TABLES = {".csv", ".tsv", ".jsonl", ".parquet"}
 
 
@@ -51,29 +51,29 @@ def encode(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="A .npy, .parquet or .jsonl file; - prints JSON lines.")
     ] = Path("-"),
-    batch_size: Annotated[int | None, typer.Option(help="Sentences in a batch; left out, by number of tokens.")] = None,
-    normalize: Annotated[bool, typer.Option(help="Scale vectors to length one.")] = True,
+    batch_size: Annotated[int | None, typer.Option(help="Sentences per batch; default: by number of tokens.")] = None,
+    normalize: Annotated[bool, typer.Option(help="Scale vectors to length 1.")] = True,
     column: Columns = None,
     device: Device = None,
     devices: Annotated[
-        str | None, typer.Option(help="Run on several at once, with commas: cuda:0,cuda:1.", show_default=False)
+        str | None, typer.Option(help="Use several devices in parallel: cuda:0,cuda:1.", show_default=False)
     ] = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Embed every line of a file: row i of the result is line i, empty lines included; of a table, every row."""
+    """Encode each line of a text file, including empty lines, or each row of a table."""
     if str(out) != "-" and out.suffix not in {".npy", ".parquet", ".jsonl"}:
-        raise DiffaugError(f"cannot tell the format of {out}: give it the ending .npy, .parquet or .jsonl")
+        raise DiffaugError(f"--out must end in .npy, .parquet or .jsonl, got {out}")
     if out.suffix == ".parquet":
         _pyarrow()
     several = None if devices is None else [name.strip() for name in devices.split(",") if name.strip()]
     if several is not None and (device is not None or not several):
-        raise DiffaugError("--devices names one device or more, with commas, and takes the place of --device")
+        raise DiffaugError("--devices must list one or more devices, separated by commas, and excludes --device")
     lines = _read(sentences, column)
     embedder = _load(model, several[0] if several else device, trust_remote_code)
     vectors = embedder.encode(lines, batch_size, normalize=normalize, devices=several)
     _write(out, lines, vectors)
     if str(out) != "-":
-        typer.echo(f"{len(vectors):,} vectors of {vectors.shape[1]} numbers -> {out}", err=True)
+        typer.echo(f"{len(vectors):,} vectors of width {vectors.shape[1]} -> {out}", err=True)
 
 
 def similarity(
@@ -90,17 +90,17 @@ def similarity(
 def search(
     corpus: Sentences,
     queries: Annotated[list[str], typer.Argument(help="One query or several.")],
-    k: Annotated[int, typer.Option("-k", help="How many to find for each query.")] = 5,
+    k: Annotated[int, typer.Option("-k", help="Number of results per query.")] = 5,
     json_lines: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
     column: Columns = None,
     model: Model = None,
     device: Device = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Find the sentences of a file that are most similar to each query."""
+    """Find the sentences in a file that are most similar to each query."""
     lines = [line for line in _read(corpus, column) if line.strip()]
     if not lines:
-        raise DiffaugError(f"{corpus} holds no sentence to search")
+        raise DiffaugError(f"{corpus} contains no sentences")
     for query, hits in zip(queries, _load(model, device, trust_remote_code).search(lines, queries, k), strict=True):
         if json_lines:
             for hit in hits:
@@ -136,7 +136,7 @@ def _read(path: Path, column: list[str] | None) -> list[str]:
 
 def _write(out: Path, lines: list[str], vectors: Vectors) -> None:
     if str(out) == "-":
-        # JSON is UTF-8, whatever the terminal's encoding.
+        # JSON is UTF-8, independent of the terminal's encoding.
         sys.stdout.buffer.writelines(_json_line(*pair).encode() for pair in zip(lines, vectors, strict=True))
         sys.stdout.buffer.flush()
         return
@@ -155,7 +155,7 @@ def _write(out: Path, lines: list[str], vectors: Vectors) -> None:
 
 
 def _json_line(sentence: str, vector: Vectors) -> str:
-    # Nine significant digits give back the same float32.
+    # Nine significant digits are enough to restore a float32 exactly.
     numbers = [float(f"{x:.9g}") for x in vector.tolist()]
     return json.dumps({"sentence": sentence, "embedding": numbers}, ensure_ascii=False) + "\n"
 

@@ -26,8 +26,8 @@ def evaluate(
             "--data",
             "-d",
             metavar="DIR",
-            help="A folder with the public tasks, in any known layout (repeat for several), or 'hub'; left out, where "
-            "'diffaug data get' puts them.",
+            help="A folder with the public tasks, in any known layout, or 'hub'; can be repeated; default: the folder "
+            "of 'diffaug data get'.",
             show_default=False,
         ),
     ] = None,
@@ -36,45 +36,45 @@ def evaluate(
         typer.Option(
             "--tasks",
             "-t",
-            help="Groups (sts, transfer, geometry) and names (STS12, STS-B-dev, MR ...), with commas; left out, sts, "
-            "or none if own data is given.",
+            help="Groups (sts, transfer, geometry) and names (STS12, STS-B-dev, MR ...), separated by commas; default: "
+            "sts, or none if own data is given.",
             show_default=False,
         ),
     ] = None,
     pairs: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Scored pairs of your own: Spearman and Pearson.")
+        list[str] | None, typer.Option(metavar="FILE", help="Your own scored pairs: Spearman and Pearson.")
     ] = None,
-    triplets: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Triplets of your own: accuracy.")] = None,
+    triplets: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Your own triplets: accuracy.")] = None,
     retrieval: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="A file or BEIR folder of queries and documents: recall at k, MRR."),
+        typer.Option(metavar="PATH", help="Your own queries and documents, a file or BEIR folder: recall at k, MRR."),
     ] = None,
     column: Columns = None,
     versus: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Compare with this model on the same rows.", show_default=False)
+        str | None, typer.Option(metavar="MODEL", help="Compare with this model, on the same rows.", show_default=False)
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.", show_default=False)
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the full result as JSON.", show_default=False)
     ] = None,
     markdown_file: Annotated[
         Path | None,
-        typer.Option("--markdown", metavar="FILE", help="Write tables as Markdown.", show_default=False),
+        typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap and the folds.")] = 0,
-    resamples: Annotated[int, typer.Option(help="Of the bootstrap; 0 leaves intervals out.")] = 1000,
-    batch_size: Annotated[int | None, typer.Option(help="Sentences in a batch; left out, by number of tokens.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap and of cross-validation.")] = 0,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 turns intervals off.")] = 1000,
+    batch_size: Annotated[int | None, typer.Option(help="Sentences per batch; default: by number of tokens.")] = None,
     device: Device = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Score a model on STS and transfer tasks, on your own data, or against another model."""
     for target in (json_file, markdown_file):
-        # Known after minutes of work is known too late.
+        # Fail now, not after minutes of computation.
         if target is not None and (target.is_dir() or not os.access(_existing(target), os.W_OK)):
             raise DiffaugError(f"{target} cannot be written")
     from diffaug.evaluation import evaluate as run
     from diffaug.evaluation.render import needed_width, rich_result
 
-    report = run(
+    result = run(
         model,
         data,
         tasks,
@@ -90,21 +90,21 @@ def evaluate(
         trust_remote_code=trust_remote_code,
     )
     if json_file is not None:
-        report.save_json(json_file)
+        result.save_json(json_file)
     if markdown_file is not None:
-        report.save_markdown(markdown_file)
+        result.save_markdown(markdown_file)
     from rich.console import Console
 
-    Console(width=max(Console().width, needed_width(report))).print(rich_result(report))
+    Console(width=max(Console().width, needed_width(result))).print(rich_result(result))
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder above ``path`` that is there."""
+    """The nearest existing parent folder."""
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 
 def _named(sources: list[str] | None) -> dict[str, str] | None:
-    """Files by their names without endings, or where two have the same one, by their paths."""
+    """Files by name without suffixes, or by path if two have the same name."""
     if not sources:
         return None
     names = [Path(source).name.split(".")[0] or source for source in sources]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from diffaug.embedder import Embedder
     from diffaug.integrations.onnx import Exported
 
-# The function behind each form: called with an Embedder, the folder to make, ``overwrite``, and options of its own.
+# The export function of each format; arguments: an Embedder, the folder, ``overwrite``, and its own options.
 TARGETS = {
     "sentence-transformers": "diffaug.integrations.st_native:export_sentence_transformers",
     "onnx": "diffaug.integrations.onnx:export_onnx",
@@ -34,35 +34,35 @@ def export(
     model: Annotated[
         str, typer.Argument(help="A diffaug, sentence-transformers or transformers folder, or a hub name.")
     ],
-    folder: Annotated[Path, typer.Argument(help="The folder to make.")],
-    to: Annotated[str, typer.Option(metavar="FORM", help=f"One of: {', '.join(TARGETS)}.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="The folder to write.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of: {', '.join(TARGETS)}.", show_default=False)],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
     quantize: Annotated[
-        str | None, typer.Option(metavar="int8", help="ONNX: smaller weights.", show_default=False)
+        str | None, typer.Option(metavar="int8", help="ONNX: quantise the weights.", show_default=False)
     ] = None,
     score: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Scored pairs that show what --quantize costs; left out, sample:test.",
+            help="Scored pairs to measure the loss by --quantize; default: sample:test.",
             show_default=False,
         ),
     ] = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Write a model in a form that other libraries read."""
+    """Export a model to the format of another library."""
     if to not in TARGETS:
-        raise DiffaugError(f"cannot export to {to!r}; choose one of: {', '.join(TARGETS)}")
+        raise DiffaugError(f"--to must be one of {', '.join(TARGETS)}, got {to!r}")
     if quantize is not None and to != "onnx":
-        raise DiffaugError("--quantize goes with --to onnx")
+        raise DiffaugError("--quantize needs --to onnx")
     if score is not None and quantize is None:
-        raise DiffaugError("--score goes with --quantize")
+        raise DiffaugError("--score needs --quantize")
     if folder.exists() and not overwrite:
         raise DiffaugError(f"{folder} exists already; choose another path or pass --overwrite")
     from diffaug.data.read import read_scored_pairs
     from diffaug.embedder import Embedder
 
-    # Before anything is written: a mistake in the file is known at once.
+    # Read the pairs first, so that an error in the file is reported at once.
     data = score or "sample:test"
     pairs = None if quantize is None else read_scored_pairs(data)
     embedder = Embedder.from_pretrained(model, device="cpu", trust_remote_code=trust_remote_code)
@@ -72,15 +72,15 @@ def export(
     exported = _exporter(to)(embedder, folder, overwrite=overwrite, **options)
     typer.echo(f"{model} -> {folder}", err=True)
     if to == "sentence-transformers":
-        _tell_modules(folder, exported)
+        _print_modules(folder, exported)
     if to == "onnx":
-        typer.echo(f"{'vectors':10s} at most {exported.difference:.1e} away from PyTorch's")
+        typer.echo(f"{'vectors':10s} differ from PyTorch's by at most {exported.difference:.1e}")
     if pairs is not None:
-        _tell_loss(embedder, Embedder.from_pretrained(folder), exported, pairs, data)
+        _print_loss(embedder, Embedder.from_pretrained(folder), exported, pairs, data)
 
 
 def _card(folder: Path) -> str | None:
-    """The card of a folder of ours or of sentence-transformers; that of a plain backbone is about something else."""
+    """The card of a diffaug or sentence-transformers model; that of a plain backbone does not describe the export."""
     from diffaug.hub.card import CARD
     from diffaug.models.io.foreign import is_sentence_transformers
     from diffaug.models.io.saved import is_saved_model
@@ -89,20 +89,18 @@ def _card(folder: Path) -> str | None:
     return (folder / CARD).read_text("utf-8", "replace") if known and (folder / CARD).is_file() else None
 
 
-def _tell_modules(folder: Path, obstacle: str | None) -> None:
-    """Print whose modules make up a folder for sentence-transformers, and how it is loaded."""
+def _print_modules(folder: Path, obstacle: str | None) -> None:
+    """Print whether a folder for sentence-transformers has native modules, and how to load it."""
     if obstacle is None:
-        typer.echo(f"{'modules':10s} sentence-transformers' own: diffaug is not needed to load them")
+        typer.echo(f"{'modules':10s} native: diffaug is not needed to load them")
         typer.echo(f"{'load':10s} SentenceTransformer({str(folder)!r})")
     else:
-        typer.echo(
-            f"{'modules':10s} diffaug's, which must be installed: sentence-transformers has none for its {obstacle}"
-        )
+        typer.echo(f"{'modules':10s} diffaug's, which must be installed; sentence-transformers has none for {obstacle}")
         typer.echo(f"{'load':10s} SentenceTransformer({str(folder)!r}, trust_remote_code=True)")
 
 
-def _tell_loss(before: Embedder, after: Embedder, exported: Exported, pairs: ScoredPairs, data: str) -> None:
-    """Print what quantisation saves and what it costs."""
+def _print_loss(before: Embedder, after: Embedder, exported: Exported, pairs: ScoredPairs, data: str) -> None:
+    """Print the size and the score before and after quantisation."""
     from diffaug.training.scoring import spearman
 
     assert exported.unquantized_size is not None
@@ -115,7 +113,7 @@ def _tell_loss(before: Embedder, after: Embedder, exported: Exported, pairs: Sco
 
 
 def _exporter(to: str) -> Callable[..., Any]:
-    """The function of a form, imported when it is needed: some need packages that others do not have."""
+    """Import the function of a format; some need packages that may not be installed."""
     module, _, path = TARGETS[to].partition(":")
     found: Any = import_module(module)
     for name in path.split("."):

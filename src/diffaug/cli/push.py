@@ -19,25 +19,25 @@ def register(app: typer.Typer) -> None:
 
 def push(
     model: Annotated[str, typer.Argument(help="A diffaug, sentence-transformers or transformers folder.")],
-    repo: Annotated[str, typer.Argument(help="owner/name on the hub; made if it is not there.")],
+    repo: Annotated[str, typer.Argument(help="owner/name on the hub; created if it does not exist.")],
     private: Annotated[
-        bool | None, typer.Option(help="Who may see a new repository; left out, as its owner's settings say.")
+        bool | None, typer.Option(help="Whether a new repository is private; default: the owner's settings.")
     ] = None,
-    branch: Annotated[str | None, typer.Option(help="Push to this branch, made if it is not there.")] = None,
+    branch: Annotated[str | None, typer.Option(help="Push to this branch; created if it does not exist.")] = None,
     token: Annotated[
-        str | None, typer.Option(help="A token with the right to write; left out, HF_TOKEN or 'hf auth login'.")
+        str | None, typer.Option(help="A token with write access; default: HF_TOKEN or 'hf auth login'.")
     ] = None,
-    license: Annotated[str | None, typer.Option(help="The model's licence, for the card: mit, apache-2.0 ...")] = None,
+    license: Annotated[str | None, typer.Option(help="Licence for the card: mit, apache-2.0 ...")] = None,
     scores: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Scores for the card, from 'diffaug eval --json FILE'.")
     ] = None,
     card: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A card of your own in place of the one written for you.")
+        Path | None, typer.Option(metavar="FILE", help="Your own card, instead of the generated one.")
     ] = None,
-    message: Annotated[str | None, typer.Option(help="The commit's message.")] = None,
+    message: Annotated[str | None, typer.Option(help="The commit message.")] = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Put a model on the hub, with a card written from its recipe and its scores."""
+    """Push a model to the hub, with a card made from its recipe and scores."""
     report = None if scores is None else _json(scores)
     own_card = None if card is None else _read(card)
     from diffaug.embedder import Embedder
@@ -69,5 +69,5 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DiffaugError(f"{path} cannot be read as JSON ({error})") from error
     if not isinstance(content, dict):
-        raise DiffaugError(f"{path} does not hold the scores of diffaug eval --json")
+        raise DiffaugError(f"{path} is not the output of diffaug eval --json")
     return content

@@ -12,7 +12,7 @@ from diffaug.cli.embed import Device
 
 
 class Map(str, Enum):
-    """How embeddings come down to two dimensions."""
+    """How embeddings are reduced to two dimensions."""
 
     pca = "pca"
     tsne = "tsne"
@@ -26,17 +26,19 @@ def register(app: typer.Typer) -> None:
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run, a reproduced experiment, or a folder with such below it.")
+        Path, typer.Argument(metavar="DIR", help="A run, a reproduced experiment, or a parent folder of these.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
     map_by: Annotated[
-        Map, typer.Option("--map", help="The map of embeddings: pca, tsne (needs scikit-learn), or none.")
+        Map, typer.Option("--map", help="Map of embeddings: pca, tsne (needs scikit-learn), or none.")
     ] = Map.pca,
-    maps: Annotated[int, typer.Option(min=1, help="Models with a map, at the most.")] = 12,
-    pairs: Annotated[int, typer.Option(min=1, help="Pairs a model puts most too near, and too far, to show.")] = 20,
+    maps: Annotated[int, typer.Option(min=1, help="Maximum number of models on the map.")] = 12,
+    pairs: Annotated[
+        int, typer.Option(min=1, help="Pairs to show per model that are ranked too high, and too low.")
+    ] = 20,
     device: Device = None,
 ) -> None:
-    """One page on all runs in a folder: scores, curves, settings, the pairs that go wrong, a map of embeddings."""
+    """Write one page about all runs in a folder: scores, curves, settings, worst pairs, map of embeddings."""
     from diffaug.report import build
 
     projection: Literal["pca", "tsne"] | None = None

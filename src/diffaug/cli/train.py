@@ -13,7 +13,7 @@ import typer
 from diffaug.config import load_recipe, recipe_names, recipe_path, recipe_text
 from diffaug.errors import DiffaugError
 
-recipes = typer.Typer(help="List, show and copy the recipes that come with the package.", no_args_is_help=True)
+recipes = typer.Typer(help="List, show and copy the recipes included in the package.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -24,20 +24,22 @@ def register(app: typer.Typer) -> None:
 
 def train(
     recipe: Annotated[str, typer.Option("--recipe", "-r", help="A recipe's name (diffaug recipes ls) or YAML file.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder, which must not exist yet.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The run's folder; it must not exist, unless --resume is given.")
+    ],
     changes: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Change a setting: stage1.steps=auto, data.nli=my.csv ...")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run, or start it.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary alone.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished run, or start it.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the summary.")] = False,
 ) -> None:
-    """Train a model: stage 1, stage 2, the best checkpoint in OUT/best."""
+    """Train a model: stage 1, then stage 2; the best checkpoint is saved in OUT/best."""
     settings = load_recipe(recipe, changes or [])
-    # Processes do not know of each other yet; those that launchers start know their number.
+    # The process group does not exist yet; launchers set the rank of each process.
     if os.environ.get("RANK", "0") == "0":
         from diffaug.training.preflight import check_start
 
-        check_start(settings, out, resume)  # before the imports below, which take seconds
+        check_start(settings, out, resume)  # before the slow imports below
         if not quiet:
             _show_notes()
     from diffaug.distributed import is_first
@@ -59,7 +61,7 @@ def train(
     typer.echo(f"model      {result.model}   ({result.seconds:.0f} s)")
     if worse := [name for name, before in result.before.items() if result.scores[name] < before]:
         typer.secho(
-            f"warning: on {' and '.join(worse)} the model is worse than its backbone was before training; more data or "
+            f"warning: on {' and '.join(worse)} the model is worse than the backbone before training; more data or "
             "steps, another learning rate or another recipe may help",
             fg=typer.colors.YELLOW,
             err=True,
@@ -67,7 +69,7 @@ def train(
 
 
 def _show_notes() -> None:
-    """Show what reading the data has to say: repeats that count once, sentences that are cut."""
+    """Print the notes of the data readers, for example on duplicates and truncated sentences."""
     logger = logging.getLogger("diffaug.data")
     logger.setLevel(logging.INFO)
     if not logger.handlers:
@@ -75,7 +77,7 @@ def _show_notes() -> None:
 
 
 class _Notes(logging.Handler):
-    """Messages as they are, on standard error."""
+    """Prints messages without formatting on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         typer.echo(record.getMessage(), err=True)
@@ -83,7 +85,7 @@ class _Notes(logging.Handler):
 
 @recipes.command("ls")
 def ls() -> None:
-    """List the recipes, with the first line of each."""
+    """List the recipes with their first lines."""
     width = max(map(len, recipe_names()))
     for name in recipe_names():
         typer.echo(f"{name:{width}s}  {recipe_text(name).splitlines()[0].lstrip('# ')}")
@@ -92,7 +94,7 @@ def ls() -> None:
 @recipes.command()
 def show(
     name: Annotated[str, typer.Argument(help="A recipe's name or YAML file.")],
-    resolved: Annotated[bool, typer.Option("--resolved", help="Every setting, defaults included.")] = False,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Show all settings, including defaults.")] = False,
 ) -> None:
     """Print a recipe."""
     typer.echo(load_recipe(name).to_yaml() if resolved else recipe_text(name), nl=False)
@@ -103,11 +105,11 @@ def cp(
     name: Annotated[str, typer.Argument(help="A recipe's name.")],
     target: Annotated[Path, typer.Argument(help="The file to write.")],
 ) -> None:
-    """Copy a recipe to a file of your own, to change it there."""
+    """Copy a recipe to a file, to change it."""
     if target.suffix not in {".yaml", ".yml"}:
-        raise DiffaugError(f"{target} should end in .yaml, so that it can be used as a recipe")
+        raise DiffaugError(f"{target} must end in .yaml")
     if target.exists():
-        raise DiffaugError(f"{target} exists already")
+        raise DiffaugError(f"{target} exists already; choose another file")
     try:
         shutil.copyfile(recipe_path(name), target)
     except OSError as error:

@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import position_limit
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import ModelConfig
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows
 from diffaug.models.template import Template
 
 
@@ -92,27 +92,32 @@ class Collator:
                 del row[self.max_length :]
         return encoded, len(too_long)
 
-    def rows(self, ids: Sequence[Sequence[int]], views: Sequence[int] | None = None) -> Rows:
+    def rows(self, ids: Sequence[Sequence[int]], views: Sequence[int] | None = None) -> PaddedBatch:
         """Put the template of its view around each sentence, and pad to the longest."""
         chosen = self._templates(len(ids), views)
         whole = [[*template.before, *row, *template.after] for template, row in zip(chosen, ids, strict=True)]
         masks = [template.mask_position(len(row)) for template, row in zip(chosen, whole, strict=True)]
-        return Rows(
+        return PaddedBatch(
             *self._padded(whole),
-            pool_at=None if self.template.mask_at is None else torch.tensor(masks),
-            views=None if views is None else torch.tensor(views),
+            pool_positions=None if self.template.mask_at is None else torch.tensor(masks),
+            view_ids=None if views is None else torch.tensor(views),
         )
 
-    def bare_templates(self, lengths: Sequence[int], views: Sequence[int] | None = None) -> Rows:
+    def bare_templates(self, lengths: Sequence[int], views: Sequence[int] | None = None) -> PaddedBatch:
         """The template without a sentence; its tail keeps the position ids it has after a sentence of each length."""
         assert self.template.mask_at is not None, "denoising needs a template"
         chosen = self._templates(len(lengths), views)
-        return Rows(
-            *self._padded([[*template.before, *template.after] for template in chosen]),
-            pool_at=torch.tensor([template.mask_position(len(template)) for template in chosen]),
-            gap=torch.tensor(lengths),
-            slot=torch.tensor([len(template.before) for template in chosen]),
-            views=None if views is None else torch.tensor(views),
+        input_ids, mask = self._padded([[*template.before, *template.after] for template in chosen])
+        column = torch.arange(input_ids.shape[1])
+        after = column >= torch.tensor([len(template.before) for template in chosen]).unsqueeze(1)
+        positions = column + after * torch.tensor(lengths).unsqueeze(1)
+        return PaddedBatch(
+            input_ids,
+            mask,
+            pool_positions=torch.tensor([template.mask_position(len(template)) for template in chosen]),
+            # Padding gets position 0: counted on, it could exceed the backbone's last position.
+            position_ids=positions if mask is None else positions * mask,
+            view_ids=None if views is None else torch.tensor(views),
         )
 
     def _templates(self, count: int, views: Sequence[int] | None) -> list[Template]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, lock
+from diffaug.files import atomic_file, exclusive_lock
 from diffaug.progress import progress_bar
 
 # Fewer sentences are tokenised faster than they are looked up.
@@ -58,8 +58,7 @@ class TokenCache:
             digest.update(sentence.encode("utf-8", "surrogatepass") + b"\0")
         path = self._folder / f"{digest.hexdigest()[:32]}.npz"
         self._folder.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".lock").open("a") as file:
-            lock(file, shared=False, wait=True)
+        with exclusive_lock(path.with_suffix(".lock")):
             if not path.exists():
                 ids, lengths = tokenise(collator, sentences)
                 # If the disk is full, other processes tokenise again; this one goes on.

@@ -217,7 +217,7 @@ def _work(connection: Connection, orders: Orders, log: Path, gpu: str | None) ->
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from diffaug.experiments.worker import Worker  # imports torch, after the GPU is chosen
 
-    with Grid.join_lock(orders.grid), suppress(EOFError, OSError):  # the main process has ended
+    with Grid.worker_lock(orders.grid), suppress(EOFError, OSError):  # the main process has ended
         worker = Worker(orders)
         reusable = True
         while reusable:

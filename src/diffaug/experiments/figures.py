@@ -22,7 +22,7 @@ from diffaug.experiments.results import AVERAGE, DEV, GIB, MINUTES, SEVEN, Entry
 from diffaug.experiments.spec import FigureSpec, MetricSpec
 from diffaug.experiments.style import BACKGROUND, FAINT, INK, LINE, RING, Look, beside_panel, even_ticks, look_of
 from diffaug.experiments.summary import summarise
-from diffaug.training.stopping import Readiness
+from diffaug.training.stopping import CompatibilityCurves
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -564,10 +564,10 @@ def _band(axes: Axes, curves: Sequence[dict[int, float]], colour: str, name: str
 
 def automatic_end(delta: Mapping[int, float], kappa: Mapping[int, float]) -> int | None:
     """The step at which `stage1.steps=auto` would end stage 1 with these measurements."""
-    readiness = Readiness()
+    readiness = CompatibilityCurves()
     for step in sorted(delta.keys() & kappa.keys()):
         readiness.add(step, delta[step], kappa[step])
-        if readiness.reason_to_stop():
+        if readiness.stop_reason():
             return step
     return None
 

@@ -9,14 +9,15 @@ is read from these files, so that tables can be made while another process runs 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from diffaug.errors import DiffaugError
 from diffaug.experiments.results import DEV, Cell, Place, Result
-from diffaug.files import atomic_file, lock
+from diffaug.files import atomic_file, exclusive_lock
 from diffaug.version import __version__
 
 GRID, RESULT, SIMILARITIES, FAILURE = "grid.json", "result.json", "similarities.npz", "failure.txt"
@@ -26,7 +27,7 @@ MADE = "data"
 """Subfolder with converted data files."""
 SHARED = ".shared"
 """Subfolder that workers share while they run."""
-_LOCK = ".lock"
+_LOCK, _WORKER_LOCK = ".lock", ".worker-{}.lock"
 _FORMAT_VERSION = 1
 
 
@@ -214,22 +215,21 @@ class Grid:
         Raises:
             DiffaugError: another process has locked it.
         """
-        with _locked(self.folder) as file:
+        with _locked(self.folder):
+            # Workers have their own locks, and may outlive a killed parent.
+            for path in self.folder.glob(_WORKER_LOCK.format("*")):
+                with exclusive_lock(path, _in_use(self.folder)):
+                    pass
             # Another process may have continued the grid, or replaced it, since it was read.
             found = Grid.open(self.folder)
             found._check_same(self)
             self.first, self.more = found.first, found.more
-            # Exclusive to enter, shared from then on: workers share the lock, and may outlive a killed parent.
-            if not lock(file, shared=True):
-                raise DiffaugError(_in_use(self.folder))
             yield
 
     @staticmethod
-    def join_lock(folder: Path) -> IO[str]:
-        """The share of a worker in the lock, held until the file is closed."""
-        file = (folder / _LOCK).open("a")
-        lock(file, shared=True)
-        return file
+    def worker_lock(folder: Path) -> AbstractContextManager[None]:
+        """Lock the folder for a worker: no other process can lock it while the worker runs."""
+        return exclusive_lock(folder / _WORKER_LOCK.format(os.getpid()), _in_use(folder))
 
     def _failure(self, cell: Cell) -> str | None:
         folder = self.folder_of(cell)
@@ -328,13 +328,8 @@ def _check_names(cells: list[Cell]) -> None:
         seen.add(cell.name)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[IO[str]]:
-    """Lock a folder for as long as the file that is yielded is locked."""
-    with (folder / _LOCK).open("a") as file:
-        if not lock(file, shared=False):
-            raise DiffaugError(_in_use(folder))
-        yield file
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    return exclusive_lock(folder / _LOCK, _in_use(folder))
 
 
 def _in_use(folder: Path) -> str:

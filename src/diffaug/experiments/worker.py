@@ -40,7 +40,7 @@ from diffaug.models.backbone import load_backbone
 from diffaug.models.io.fetch import model_source
 from diffaug.training.loop import TrainingInterrupted
 from diffaug.training.run import train
-from diffaug.training.run_cache import Kept
+from diffaug.training.run_cache import RunCache
 
 Measure = Callable[[Path], None]
 """Measures something in the folder of a finished run."""
@@ -61,7 +61,7 @@ class Worker:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._cache = None if orders.alone else Kept(orders.grid / SHARED)
+        self._cache = None if orders.alone else RunCache(orders.grid / SHARED)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // orders.jobs)))
 
@@ -100,7 +100,7 @@ def run_cell(
     cell: Cell,
     folder: Path,
     tasks: StsTasks,
-    cache: Kept | None = None,
+    cache: RunCache | None = None,
     *,
     measures: Sequence[Measure] = (),
     keep_model: bool = True,
@@ -125,7 +125,7 @@ def run_cell(
     (folder / FAILURE).unlink(missing_ok=True)
     if not (folder / "summary.json").exists():
         with _measured(folder):
-            train(load_recipe(cell.recipe, cell.changes), folder, resume=True, quiet=True, kept=cache)
+            train(load_recipe(cell.recipe, cell.changes), folder, resume=True, quiet=True, cache=cache)
     summary = _read(folder / "summary.json")
     if "dev" not in summary["scores"]:
         raise DiffaugError(f"{cell.name} has no dev pairs, which choose the setting of its row; set data.dev")

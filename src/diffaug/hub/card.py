@@ -1,4 +1,4 @@
-"""The model card: README.md of a saved model, written from its recipe and its scores."""
+"""The model card: README.md of a saved model, rendered from its recipe and scores with ``model_card.md``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from diffaug.config import source_list
 from diffaug.data.table import HUB_PREFIX, IN_MEMORY, SAMPLE_PREFIX, hub_parts
 from diffaug.errors import DiffaugError
-from diffaug.hub.citations import PAPERS, Paper
-from diffaug.models.config import ModelConfig, Provenance
+from diffaug.hub.citations import PAPERS
+from diffaug.models.config import Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fingerprint import fingerprint
 
 CARD = "README.md"
+_TAGS = ("diffaug", "sentence-transformers", "sentence-similarity", "feature-extraction")
 _SOURCES = {
     "nli": "labelled (NLI)",
     "unlabelled": "unlabelled sentences",
-    "dev": "dev, which chose the checkpoint",
+    "dev": "dev, selects the best checkpoint",
     "test": "test",
 }
-# The metric behind each protocol of `diffaug eval`, by the end of its name, as the hub's model-index calls it.
+# The hub's name for the metric of a protocol of `diffaug eval`, by the last part of the protocol's name.
 _METRICS = {"spearman": "spearmanr", "accuracy": "accuracy", "mrr": "mrr"}
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -39,49 +41,67 @@ def model_card(
     license: str | None = None,
     report: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of a model's card.
+    """Render the model card.
 
     Args:
         encoder: the model.
-        provenance: its recipe and its scores. Paths in the recipe are shortened to the names of the files.
-        name: the name it has on the hub; None for a folder.
-        license: an identifier of the hub's, such as ``mit``; None leaves it unsaid.
-        report: scores from ``diffaug eval --json``, if they should be in the card too.
+        provenance: its recipe and scores. Paths in the recipe are reduced to file names.
+        name: the name on the hub; None for a folder.
+        license: an identifier of the hub, such as ``mit``; None if it is not stated.
+        report: scores of ``diffaug eval --json`` to include.
 
     Raises:
-        DiffaugError: the report is about another model.
+        DiffaugError: the report belongs to another model.
     """
     if report is not None:
         _check_report(report, encoder)
     recipe = public_recipe(provenance.recipe)
-    paper = _paper(recipe, provenance)
-    title = name or provenance.method or "A sentence encoder"
-    results = _eval_results(recipe, provenance.scores, report)
-    front = ModelCardData(
+    data: Mapping[str, Any] = recipe.get("data", {})
+    title = (name or provenance.method or "A sentence encoder").rpartition("/")[2]
+    front_matter = ModelCardData(
         base_model=_base_model(provenance.recipe),
         datasets=_datasets(recipe),
-        eval_results=results or None,
+        eval_results=_eval_results(recipe, provenance.scores, report) or None,
         library_name="diffaug",
         license=license,
-        model_name=title.rpartition("/")[2],
+        model_name=title,
         pipeline_tag="sentence-similarity",
-        tags=_tags(recipe),
+        tags=[*_TAGS, *filter(None, [recipe.get("method")])],
     )
-    sections = [
-        f"# {title.rpartition('/')[2]}",
-        _what_it_is(encoder, recipe, paper),
-        f"## Usage\n\n{_usage(name)}",
-        f"## Scores\n\n{_scores(recipe, provenance.scores, report)}" if provenance.scores or report else "",
-        f"## Training\n\n{_training(recipe)}" if recipe else "",
-        f"## The model\n\n{_settings(encoder.config, encoder)}",
-        f"## Licence\n\n{_licence(license)}",
-        f"## Citation\n\n```bibtex\n{paper.bibtex()}\n```" if paper else "",
-    ]
-    return f"---\n{front.to_yaml()}\n---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
+    settings = {"architecture": encoder.backbone.config.model_type, "width": encoder.width}
+    settings |= {
+        key: value for key, value in encoder.config.to_dict().items() if value not in (None, False, "", (), [])
+    }
+    environment = Environment(  # no autoescape: this is Markdown
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"source": _source_text, "cell": _cell}
+    return environment.get_template("model_card.md").render(
+        front_matter=front_matter.to_yaml(),
+        title=title,
+        # A model converted from a release has a method but no recipe.
+        paper=PAPERS.get(str(recipe.get("method") or provenance.method)),
+        width=encoder.width,
+        backbone=recipe.get("model", {}).get("backbone", encoder.backbone.config.model_type),
+        path=name or "path/to/this/folder",
+        scores=provenance.scores,
+        report=report,
+        recipe=recipe,
+        recipe_yaml=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+        data=data,
+        sources=[(role, data[key]) for key, role in _SOURCES.items() if data.get(key)],
+        labels=_labels(data.get("labels", 1.0)),
+        settings=settings,
+        license=license,
+    )
 
 
 def public_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe fit for others to see: of a path on this machine, the last part."""
+    """A recipe without paths of this machine: files and folders are reduced to their names."""
     shown: dict[str, Any] = json.loads(json.dumps(recipe))
     data, model = shown.get("data", {}), shown.get("model", {})
     for key in _SOURCES:
@@ -102,18 +122,8 @@ def _is_hub_name(name: str) -> bool:
     return _HUB_NAME.fullmatch(name) is not None and not Path(name).exists()
 
 
-def _paper(recipe: Mapping[str, Any], provenance: Provenance) -> Paper | None:
-    """The method's; a model that was converted from a release has its method and no recipe."""
-    return PAPERS.get(str(recipe.get("method") or provenance.method))
-
-
-def _tags(recipe: Mapping[str, Any]) -> list[str]:
-    tags = ["diffaug", "sentence-transformers", "sentence-similarity", "feature-extraction"]
-    return [*tags, *filter(None, [recipe.get("method")])]
-
-
 def _base_model(recipe: Mapping[str, Any]) -> str | None:
-    """The backbone's name on the hub, if it has one: a folder's name would lead nowhere, or to another model."""
+    """The backbone's name on the hub, or None for a local folder."""
     name = recipe.get("model", {}).get("backbone")
     return name if isinstance(name, str) and name != "embedded" and _is_hub_name(name) else None
 
@@ -127,7 +137,7 @@ def _datasets(recipe: Mapping[str, Any]) -> list[str] | None:
 def _eval_results(
     recipe: Mapping[str, Any], scores: Mapping[str, float], report: Mapping[str, Any] | None
 ) -> list[EvalResult]:
-    """Every score of a data set, as the hub's model-index wants it; all of them are times 100."""
+    """Scores in the format of the hub's model index; all are times 100."""
     results = []
     for split in ("dev", "test"):
         if split in scores:
@@ -162,70 +172,18 @@ def _check_report(report: Mapping[str, Any], encoder: Encoder) -> None:
     except (KeyError, TypeError, AttributeError):
         complete = False
     if not complete:
-        raise DiffaugError("the scores are not those of diffaug eval --json: write them with it")
+        raise DiffaugError("the scores must be the output of diffaug eval --json")
     if theirs != fingerprint(encoder):
         raise DiffaugError(
-            f"the scores are those of another model ({report['model'].get('name')}): evaluate this one with "
-            "diffaug eval --json"
+            f"the scores belong to another model ({report['model'].get('name')}); evaluate this one with diffaug eval "
+            "--json"
         )
 
 
-def _what_it_is(encoder: Encoder, recipe: Mapping[str, Any], paper: Paper | None) -> str:
-    method = "" if paper is None else f" trained with {paper.method}. {paper.idea}"
-    backbone = recipe.get("model", {}).get("backbone", encoder.backbone.config.model_type)
-    base = {"embedded": "the small encoder that comes with diffaug"}.get(backbone, f"`{backbone}`")
-    return (
-        f"A sentence encoder{method or '.'} It maps a sentence to {encoder.width} numbers; sentences of similar "
-        f"meaning have a high cosine. It started from {base}."
-    )
-
-
-def _usage(name: str | None) -> str:
-    place = name or "path/to/this/folder"
-    return f"""With diffaug (`pip install diffaug`):
-
-```python
-from diffaug import Embedder
-
-embedder = Embedder.from_pretrained("{place}")
-vectors = embedder.encode(["A dog runs.", "A puppy is running."])
-print(embedder.similarity("A dog runs.", "A puppy is running."))
-```
-
-With sentence-transformers, diffaug installed beside it:
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{place}", trust_remote_code=True)
-vectors = model.encode(["A dog runs.", "A puppy is running."])
-```
-
-The flag lets it import a class that is not its own; that class is part of the installed diffaug, and no code is in this
-folder. Template, prefix, pooling and head are part of the model and applied by both; there is nothing to set."""
-
-
-def _scores(recipe: Mapping[str, Any], scores: Mapping[str, float], report: Mapping[str, Any] | None) -> str:
-    lines = ["| data | measure | score |", "|---|---|---|"]
-    data = recipe.get("data", {})
-    for key, value in scores.items():
-        if key in ("dev", "test"):
-            lines.append(f"| {key} ({_described(data.get(key))}) | Spearman of the cosine x 100 | {value:.2f} |")
-        else:
-            lines.append(f"| training pairs | {key} | {value:.3f} |")
-    if report is not None:
-        for task, found in report["tasks"].items():
-            shown = "undefined" if found["score"] is None else f"{found['score']:.2f}"
-            lines.append(f"| {task} ({found['rows']:,} rows) | {found['protocol']} | {shown} |")
-        for group, found in report.get("averages", {}).items():
-            of = f"{found['over']} of {found['of']}" if found["over"] != found["of"] else f"{found['of']}"
-            lines.append(f"| **{group}, average of {of}** | {found['protocol']} | **{found['score']:.2f}** |")
-    return "\n".join(lines)
-
-
-def _described(source: object) -> str:
+def _source_text(source: object) -> str:
+    """A data source in Markdown, with a link if it is on the hub."""
     if isinstance(source, list):
-        return " and ".join(map(_described, source))
+        return " and ".join(map(_source_text, source))
     if not isinstance(source, str):
         return "own data"
     if source.startswith(HUB_PREFIX):
@@ -234,48 +192,22 @@ def _described(source: object) -> str:
     if source.startswith(IN_MEMORY):
         return source
     if source.startswith(SAMPLE_PREFIX):
-        return f"the sample data of diffaug, `{source}`"
+        return f"diffaug's sample data, `{source}`"
     return f"`{source}`"
 
 
-def _training(recipe: Mapping[str, Any]) -> str:
-    data = recipe.get("data", {})
-    lines = [f"- {what}: {_described(data[key])}" for key, what in _SOURCES.items() if data.get(key)]
-    labels = data.get("labels", 1.0)
-    if labels != 1.0:
-        kept = f"{labels:.3g} of the labelled examples" if labels < 1 else f"{int(labels):,} labelled examples"
-        lines.append(f"- kept: {kept}, draw {data.get('label_draw', 0)}")
-    if lines:
-        lines = ["Data:", "", *lines, ""]
-    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-    lines += [
-        "Every setting, as `diffaug train --recipe FILE.yaml` takes it:",
-        "",
-        f"<details><summary>{recipe.get('name', 'recipe')}.yaml</summary>",
-        "",
-        f"```yaml\n{text}```",
-        "",
-        "</details>",
-    ]
-    return "\n".join(lines)
-
-
-def _settings(config: ModelConfig, encoder: Encoder) -> str:
-    settings: dict[str, Any] = {"architecture": encoder.backbone.config.model_type, "width": encoder.width}
-    settings |= {key: value for key, value in config.to_dict().items() if value not in (None, False, "", (), [])}
-    return "| | |\n|---|---|\n" + "\n".join(f"| {key} | {_cell(value)} |" for key, value in settings.items())
+def _labels(labels: float) -> str | None:
+    """The number or share of labelled examples, unless all are used."""
+    if labels == 1.0:
+        return None
+    return f"{labels:.3g} of the labelled examples" if labels < 1 else f"{int(labels):,} labelled examples"
 
 
 def _cell(value: Any) -> str:
+    """A setting in a Markdown table."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items())
     if isinstance(value, (list, tuple)):
         return "; ".join(_cell(inner) for inner in value)
     text = str(value).replace("|", "\\|")
     return {"True": "yes", "False": "no"}.get(text, f"`{text}`" if isinstance(value, str) else text)
-
-
-def _licence(license: str | None) -> str:
-    if license is None:
-        return "Not stated. What the licences of the backbone and of the training data ask for holds in any case."
-    return f"`{license}`; what the licences of the backbone and of the training data ask for holds besides."

@@ -1,4 +1,4 @@
-"""The papers behind the methods: what a model card cites."""
+"""The papers of the methods, which model cards cite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Paper:
-    """A method's name, what it does in one sentence, and where it was published."""
+    """A method's name, its idea in one sentence, and its publication."""
 
     method: str
     idea: str
@@ -18,7 +18,7 @@ class Paper:
     year: int
 
     def bibtex(self) -> str:
-        """The entry for a bibliography."""
+        """The BibTeX entry."""
         return (
             f"@inproceedings{{{self.key},\n"
             f"  title     = {{{self.title}}},\n"
@@ -32,8 +32,8 @@ class Paper:
 PAPERS = {
     "diffaug": Paper(
         "DiffAug",
-        "Learned modules, two prefixes in the paper, give the encoder two views of a sentence; they learn to tell "
-        "entailment from contradiction first, then they and the encoder learn together with a contrastive loss.",
+        "Learned modules, two prefixes in the paper, give the encoder two views of a sentence. They are first trained "
+        "to separate entailment from contradiction, then together with the encoder with a contrastive loss.",
         "wang-lu-2022-differentiable",
         "Wang, Tianduo and Lu, Wei",
         "Differentiable Data Augmentation for Contrastive Sentence Representation Learning",
@@ -42,7 +42,8 @@ PAPERS = {
     ),
     "simcse": Paper(
         "SimCSE",
-        "A contrastive loss pulls together two passes of a sentence under dropout, or a premise and what it entails.",
+        "A contrastive loss pulls together two encodings of a sentence with different dropout, or a premise and its "
+        "entailed hypothesis.",
         "gao-etal-2021-simcse",
         "Gao, Tianyu and Yao, Xingcheng and Chen, Danqi",
         "{SimCSE}: Simple Contrastive Learning of Sentence Embeddings",
@@ -51,8 +52,8 @@ PAPERS = {
     ),
     "promptbert": Paper(
         "PromptBERT",
-        "A sentence is read inside a template and represented by the template's mask token; training subtracts what "
-        "the template says by itself.",
+        "A sentence is inserted into a template and represented by the template's mask token; training subtracts the "
+        "representation of the empty template.",
         "jiang-etal-2022-promptbert",
         "Jiang, Ting and Jiao, Jian and Huang, Shaohan and Zhang, Zihan and Wang, Deqing and Zhuang, Fuzhen and "
         "Wei, Furu and Huang, Haizhen and Deng, Denvy and Zhang, Qi",
@@ -62,7 +63,8 @@ PAPERS = {
     ),
     "diffcse": Paper(
         "DiffCSE",
-        "Beside a contrastive loss, the sentence's vector must tell which words of an edited copy were replaced.",
+        "In addition to a contrastive loss, a discriminator conditioned on the sentence's vector detects replaced "
+        "tokens in an edited copy.",
         "chuang-etal-2022-diffcse",
         "Chuang, Yung-Sung and Dangovski, Rumen and Luo, Hongyin and Zhang, Yang and Chang, Shiyu and "
         "Solja{\\v{c}}i{\\'c}, Marin and Li, Shang-Wen and Yih, Wen-tau and Kim, Yoon and Glass, James",
@@ -72,7 +74,7 @@ PAPERS = {
     ),
     "consert": Paper(
         "ConSERT",
-        "A contrastive loss between two views of a sentence that were disturbed in the embedding layer.",
+        "A contrastive loss between two views of a sentence that are augmented in the embedding layer.",
         "yan-etal-2021-consert",
         "Yan, Yuanmeng and Li, Rumei and Wang, Sirui and Zhang, Fuzheng and Wu, Wei and Xu, Weiran",
         "{ConSERT}: A Contrastive Framework for Self-Supervised Sentence Representation Transfer",

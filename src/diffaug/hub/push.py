@@ -1,4 +1,4 @@
-"""Models on the hub: pushing one. Loading by name is in `diffaug.embedder`."""
+"""Push models to the hub. `diffaug.embedder` loads them by name."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def push(
     card: str | None = None,
     message: str | None = None,
 ) -> str:
-    """Put a model on the hub, in a new repository or as a new commit to one; see `Embedder.push_to_hub`."""
+    """Push a model to a new or existing repository on the hub, see `Embedder.push_to_hub`."""
     if repo_id.count("/") != 1:
-        raise DiffaugError(f"{repo_id!r} is no name for a model on the hub: write owner/name")
+        raise DiffaugError(f"the name on the hub must have the form owner/name, got {repo_id!r}")
     if token is None and get_token() is None:
         raise DiffaugError(
-            f"pushing to {repo_id} needs a token with the right to write: log in with 'hf auth login', set HF_TOKEN, "
-            "or pass one (token=, on the command line --token)"
+            f"pushing to {repo_id} needs a token with write access: log in with 'hf auth login', set HF_TOKEN, or pass "
+            "one (token=, on the command line --token)"
         )
     if card is not None and (license is not None or report is not None):
-        raise DiffaugError("a card of your own says licence and scores itself; leave them out beside it")
-    # Before anything exists on the hub: what goes wrong here must not leave an empty repository behind.
+        raise DiffaugError("license and scores are for the generated card; leave them out if you give your own card")
+    # Before the repository is created: an error here must not leave an empty repository.
     text = card or model_card(embedder.encoder, embedder.provenance, name=repo_id, license=license, report=report)
     api = HfApi(token=token, library_name="diffaug")
     with tempfile.TemporaryDirectory() as place, _explained(repo_id, api.endpoint):
@@ -61,40 +61,40 @@ def push(
 
 
 def _write(folder: Path, embedder: Embedder, card: str) -> None:
-    """The saved model and its card, with nothing in it about where its data lay on this machine."""
-    kept = embedder.provenance
-    provenance = Provenance(kept.method, public_recipe(kept.recipe), kept.scores)
-    save_model(folder, embedder.encoder, embedder.tokenizer, provenance)
+    """Save the model and its card, without paths of this machine."""
+    provenance = embedder.provenance
+    public = Provenance(provenance.method, public_recipe(provenance.recipe), provenance.scores)
+    save_model(folder, embedder.encoder, embedder.tokenizer, public)
     (folder / CARD).write_text(card, "utf-8")
 
 
 @contextmanager
 def _explained(repo_id: str, endpoint: str) -> Iterator[None]:
-    """Turn the ways in which the hub refuses into one sentence each."""
+    """Convert the hub's errors to one sentence each."""
     try:
         yield
     except DiffaugError:
         raise
     except OfflineModeIsEnabled as error:
-        raise DiffaugError(f"{repo_id} cannot be pushed: HF_HUB_OFFLINE forbids to ask the hub; unset it") from error
+        raise DiffaugError(f"{repo_id} cannot be pushed: HF_HUB_OFFLINE is set; unset it") from error
     except HFValidationError as error:
-        raise DiffaugError(f"{repo_id!r} is no name for a model on the hub: write owner/name") from error
+        raise DiffaugError(f"the name on the hub must have the form owner/name, got {repo_id!r}") from error
     except HfHubHTTPError as error:
         raise DiffaugError(f"{repo_id} cannot be pushed: {_refusal(error)}") from error
-    except Exception as error:  # the HTTP library's and the system's errors: no connection, no such host, a time-out
+    except Exception as error:  # errors of the HTTP library and of the system: no connection, unknown host, timeout
         raise DiffaugError(
-            f"{repo_id} cannot be pushed: the hub at {endpoint} could not be reached or broke off ({_line(error)}); "
-            "what was uploaded before is kept, try again"
+            f"{repo_id} cannot be pushed: the hub at {endpoint} cannot be reached ({_line(error)}); try again, "
+            "finished uploads are not repeated"
         ) from error
 
 
 def _refusal(error: HfHubHTTPError) -> str:
     status = error.response.status_code
     if status == 401:
-        return "the hub does not accept the token; log in again with 'hf auth login'"
+        return "the hub rejects the token; log in again with 'hf auth login'"
     if status in (403, 404):
-        return "the token has no right to write there; use one of the repository's owner, or another name"
-    return f"the hub answers {status}: {_line(error)}"
+        return "the token has no write access; use a token of the repository's owner, or another name"
+    return f"the hub returned status {status}: {_line(error)}"
 
 
 def _line(error: BaseException) -> str:

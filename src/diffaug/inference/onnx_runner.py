@@ -21,10 +21,10 @@ from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
 from diffaug.inference.runner import Runner, Vectors
 from diffaug.models.backbone import load_tokenizer
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.description import read_description
-from diffaug.models.rows import Rows
 
 FORMAT_VERSION = 1
 DESCRIPTION = "diffaug_onnx.json"
@@ -144,9 +144,9 @@ class OnnxRunner(Runner):
                     digest.update(block)
         return digest.hexdigest()
 
-    def __call__(self, rows: Rows) -> Vectors:
-        ids = rows.input_ids.numpy()
-        mask = np.ones_like(ids) if rows.attention_mask is None else rows.attention_mask.numpy()
+    def __call__(self, batch: PaddedBatch) -> Vectors:
+        ids = batch.input_ids.numpy()
+        mask = np.ones_like(ids) if batch.attention_mask is None else batch.attention_mask.numpy()
         vectors: Vectors = self._session.run([OUTPUT], dict(zip(INPUTS, (ids, mask), strict=True)))[0]
         return vectors
 

@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.data.collate import Collator, collator_for
 from diffaug.errors import DiffaugError
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fingerprint import fingerprint
-from diffaug.models.rows import Rows
 
 Vectors = NDArray[np.float32]
 Item = TypeVar("Item")
@@ -76,8 +76,8 @@ class Runner(ABC):
         """A hash, in hex, of everything that determines the vectors, see `diffaug.models.io.fingerprint`."""
 
     @abstractmethod
-    def __call__(self, rows: Rows) -> Vectors:
-        """Encode a batch: a new array of shape (rows, width)."""
+    def __call__(self, batch: PaddedBatch) -> Vectors:
+        """Encode a batch: a new array of shape (sequences, width)."""
 
 
 class TorchRunner(Runner):
@@ -123,9 +123,9 @@ class TorchRunner(Runner):
         return fingerprint(self._encoder)
 
     @torch.inference_mode()
-    def __call__(self, rows: Rows) -> Vectors:
+    def __call__(self, batch: PaddedBatch) -> Vectors:
         with self._lock:
-            vectors: Vectors = self._encoder(rows.to(self.device)).float().cpu().numpy()
+            vectors: Vectors = self._encoder(batch.to(self.device)).float().cpu().numpy()
         return vectors
 
 

@@ -1,1 +1,1 @@
-"""Other libraries: models that come from them, and models that go to them."""
+"""Export to and import from other libraries."""

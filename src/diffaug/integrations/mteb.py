@@ -1,4 +1,4 @@
-"""Our models in mteb, the benchmark of text embeddings: ``mteb.evaluate(MTEBEncoder("runs/a/best"), tasks)``."""
+"""Models for mteb, the benchmark of text embeddings: ``mteb.evaluate(MTEBEncoder("runs/a/best"), tasks)``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class MTEBEncoder(AbsEncoder):
-    """What ``mteb.evaluate`` accepts as a model.
+    """A model for ``mteb.evaluate``.
 
-    mteb keeps results by a model's name and revision. The revision here is the model's fingerprint, so that scores of
-    one model are never taken for those of another, or of the same folder trained anew.
+    mteb caches results by name and revision. The revision is the model's fingerprint, so that results of different
+    models, or of a folder that was trained again, are never mixed up.
 
     Args:
-        model: an `Embedder`, or whatever `Embedder.from_pretrained` takes.
-        name: ``owner/name`` in mteb's tables; without an owner, ``diffaug/`` is put before it.
-        device: where to run; left out, where the embedder is, or the GPU if there is one.
+        model: an `Embedder`, or an argument of `Embedder.from_pretrained`.
+        name: ``owner/name`` in mteb's tables; without an owner it gets the prefix ``diffaug/``.
+        device: device to run on; default: the embedder's, or the GPU if there is one.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class MTEBEncoder(AbsEncoder):
         prompt_type: PromptType | None = None,
         **kwargs: Any,
     ) -> Vectors:
-        """Embed all texts of a loader: the model's own vectors, of length one only if the model makes them so.
+        """Encode all texts of a loader; vectors are normalised only if the model itself does so.
 
-        A query and a document, and the texts of every task, are read in the same way: our models know no instructions.
+        Queries, documents and the texts of all tasks are encoded in the same way, without instructions.
         """
         if kwargs.get("precision", "float32") != "float32":
-            raise DiffaugError(f"vectors are float32; mteb's precision {kwargs['precision']!r} is not offered")
+            raise DiffaugError(f"precision must be float32, got {kwargs['precision']!r}")
         texts = [text for batch in inputs for text in batch["text"]]
         return self.model.encode(
             texts,

@@ -1,7 +1,7 @@
-"""Export to ONNX: input ids in, embedding out, for ONNX Runtime and every language that has it.
+"""Export to ONNX: a graph from input ids to embeddings, for ONNX Runtime in any language.
 
-The graph is `Encoder.forward` as it stands at inference: view modules, positions, pooling, flow, head and normalisation
-are inside. Outside is what turns text into ids; `diffaug_onnx.json` beside the graph spells it out.
+The graph is `Encoder.forward` at inference and contains view modules, positions, pooling, flow, head and normalisation.
+It does not contain tokenisation, which `diffaug_onnx.json` describes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from diffaug.inference.onnx_runner import (
     describe_input,
     required,
 )
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows
 from diffaug.version import __version__
 
 if TYPE_CHECKING:
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
 
 Precision = Literal["int8"]
 
-# The oldest set of operators that PyTorch's exporter writes without converting: any runtime of the last years has it.
+# The oldest opset that PyTorch's exporter writes without conversion.
 _OPSET = 18
-# A file of the format cannot be larger than two gigabytes; the weights of larger models lie beside it.
+# An ONNX file is limited to 2 GB; larger models store their weights in separate files.
 _LARGEST_FILE = 2_000_000_000
-# The vectors of both runtimes, scaled to length one, may differ by this much in any number.
+# Maximum difference between components of both runtimes' normalised vectors.
 _TOLERANCE = 1e-4
-# Traced and compared: sentences of several lengths, padded to one batch, and one alone.
+# Sentences of different lengths for tracing and comparison.
 _PROBE = ("Yes.", "A dog runs through the park.", "The market fell on Monday, and nobody knew why it did: " * 8)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What came out.
+    """The result of an export.
 
     Attributes:
-        difference: the largest difference between a number of PyTorch's and of ONNX Runtime's vectors, all scaled to
-            length one, over a few sentences; before quantisation.
-        size: of the weights and the graph, in bytes.
-        unquantized_size: the same before quantisation, or None if there was none.
+        difference: largest difference between components of PyTorch's and ONNX Runtime's normalised vectors, on a few
+            sentences, before quantisation.
+        size: bytes of graph and weights.
+        unquantized_size: the same before quantisation; None without quantisation.
     """
 
     difference: float
@@ -70,28 +70,26 @@ class Exported:
 def export_onnx(
     embedder: Embedder, folder: Path, *, quantize: Precision | None = None, overwrite: bool = False
 ) -> Exported:
-    """Write a model as ONNX, with its tokenizer and a description, in one folder, atomically.
+    """Write a model as ONNX, with its tokenizer and a description, to one folder, atomically.
 
-    `Embedder.from_pretrained` reads the folder. The vectors of ONNX Runtime are compared with PyTorch's before anything
-    is kept.
+    `Embedder.from_pretrained` loads the folder. It is only written if both runtimes compute the same vectors.
 
     Args:
         embedder: the model.
-        folder: where to.
-        quantize: ``int8`` for weights of 8 bits, each column with a scale of its own; the numbers between the layers
-            are quantised while it runs.
+        folder: the folder to write.
+        quantize: ``int8`` for 8-bit weights with one scale per column, and dynamic quantisation of activations.
         overwrite: replace the folder if it exists.
 
     Raises:
-        DiffaugError: a package of the extra ``onnx`` is missing, this model cannot be written as ONNX, or nothing can
-            be written to the folder.
+        DiffaugError: a package of the extra ``onnx`` is missing, the model cannot be exported, or the folder cannot be
+            written.
     """
     if quantize not in (None, *get_args(Precision)):
-        raise DiffaugError(f"cannot quantize to {quantize!r}; there is {', '.join(get_args(Precision))}")
+        raise DiffaugError(f"quantize must be {' or '.join(get_args(Precision))}, got {quantize!r}")
     for package in ("onnx", "onnxscript", "onnxruntime"):
         required(package)
     encoder, collator = embedder.encoder, embedder.collator
-    # What the backbone has positions for is written down: nobody can ask the graph.
+    # Store the number of positions explicitly, since it cannot be read from the graph.
     config = replace(encoder.config, max_length=collator.max_length)
     description = {
         "format_version": FORMAT_VERSION,
@@ -122,7 +120,7 @@ def export_onnx(
 
 
 class _Graph(nn.Module):
-    """What is traced: two tensors in, one out."""
+    """The traced module: two input tensors, one output tensor."""
 
     def __init__(self, encoder: Encoder, mask_at: int | None) -> None:
         super().__init__()
@@ -130,13 +128,13 @@ class _Graph(nn.Module):
         self._mask_at = mask_at
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        pool_at = None
+        pool_positions = None
         if self._mask_at is not None:
-            # The template's mask token stands at a fixed place from the row's start or from its end, so that nobody
-            # has to pass its position, and a mask token in the sentence itself is not taken for it.
+            # The template's mask token has a fixed position relative to the start or the end of the row. So the graph
+            # needs no third input, and ignores mask tokens in the sentence.
             from_start = attention_mask.sum(1) if self._mask_at < 0 else torch.zeros_like(input_ids[:, 0])
-            pool_at = from_start + self._mask_at
-        vectors: Tensor = self.encoder(Rows(input_ids, attention_mask, pool_at))
+            pool_positions = from_start + self._mask_at
+        vectors: Tensor = self.encoder(PaddedBatch(input_ids, attention_mask, pool_positions))
         return vectors
 
 
@@ -165,14 +163,14 @@ def _write_graph(embedder: Embedder, path: Path) -> None:
                 external_data=weights > _LARGEST_FILE,
                 verbose=False,
             )
-    except OSError:  # a full disk, say: it is not for the model that nothing can be written there
+    except OSError:  # for example a full disk, which is not a problem of the model
         raise
-    except Exception as error:  # the tracer, the translator and the model itself raise errors of their own
+    except Exception as error:  # errors of the tracer, of the exporter and of the model
         raise _refusal(encoder, " ".join(str(error).split())[:300]) from error
 
 
 def _difference(embedder: Embedder, runner: OnnxRunner) -> float:
-    """The largest difference between both runtimes' vectors; raise if it is one that matters."""
+    """The largest difference between both runtimes' vectors; raises if it exceeds the tolerance."""
     ids, _ = embedder.collator.ids(_PROBE)
     largest = 0.0
     for part in (ids, ids[1:2]):
@@ -180,20 +178,20 @@ def _difference(embedder: Embedder, runner: OnnxRunner) -> float:
         expected = embedder.runner(rows)
         try:
             found = runner(rows)
-        except Exception as error:  # ONNX Runtime raises a class of its own for each of its codes
+        except Exception as error:  # ONNX Runtime has one exception class per error code
             raise _refusal(embedder.encoder, " ".join(str(error).split())[:300]) from error
         lengths = np.maximum(np.linalg.norm(expected, axis=1, keepdims=True), 1e-12)
         largest = max(largest, float(np.abs((found - expected) / lengths).max()))
-    if not largest <= _TOLERANCE:  # not a number is refused as well
+    if not largest <= _TOLERANCE:  # also true for NaN
         raise _refusal(embedder.encoder, f"its vectors in ONNX Runtime differ from PyTorch's by {largest:.1e}")
     return largest
 
 
 def _quantize(path: Path) -> None:
-    """Replace a graph by one with weights of 8 bits."""
+    """Replace a graph by one with 8-bit weights."""
     large = _size(path.parent) > _LARGEST_FILE
     model = required("onnx").load(path)
-    # The quantiser transposes some weights, and would then stumble over what is written about their shapes.
+    # The quantiser transposes some weights and would then fail on their recorded shapes.
     del model.graph.value_info[:]
     for file in path.parent.glob(f"{GRAPH}*"):
         file.unlink()
@@ -203,7 +201,7 @@ def _quantize(path: Path) -> None:
             path,
             op_types_to_quantize=["MatMul", "Gather"],
             per_channel=True,
-            # Seven bits of the eight: on processors without VNNI the products of eight would overflow now and then.
+            # Use 7 of 8 bits: on CPUs without VNNI, products of 8-bit numbers can overflow.
             reduce_range=True,
             use_external_data_format=large,
         )
@@ -222,7 +220,7 @@ def _refusal(encoder: Encoder, why: str) -> DiffaugError:
 
 @contextmanager
 def _flags_as_values(encoder: nn.Module) -> Iterator[None]:
-    """A flag that is saved with the weights is a tensor, and no trace can follow a decision made by a tensor."""
+    """Replace boolean buffers by Python values: tracing cannot follow a branch on a tensor."""
     flags = [
         (module, name, flag)
         for module in encoder.modules()
@@ -242,7 +240,7 @@ def _flags_as_values(encoder: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what exporters log, warn of and print (a failed trace is printed whole); what is wrong is raised."""
+    """Suppress the exporters' logs, warnings and output; errors are raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

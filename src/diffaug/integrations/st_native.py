@@ -1,12 +1,12 @@
-"""Models that sentence-transformers can express by itself, written as its own modules.
+"""Export models as native sentence-transformers modules, where possible.
 
-A folder written here loads without diffaug and without a flag, as any other of sentence-transformers does:
+Such a folder loads without diffaug and without ``trust_remote_code``:
 
 >>> from sentence_transformers import SentenceTransformer
 >>> model = SentenceTransformer("exported")  # doctest: +SKIP
 
-It is what `diffaug.models.io.foreign` reads, the other way round. All other models are saved with our module
-(`diffaug.integrations.sentence_transformers`), which keeps what theirs have no place for.
+`diffaug.models.io.foreign` reads these folders. Models that sentence-transformers cannot represent are saved with our
+module (`diffaug.integrations.sentence_transformers`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from diffaug.hub.card import CARD, model_card
 from diffaug.models.backbone import quiet
 from diffaug.models.encoder import Encoder
 
-# Where their modules are, and where they were before sentence-transformers 5.4.
+# The package of their modules, now and before sentence-transformers 5.4.
 _MODULES = ("sentence_transformers.sentence_transformer.modules", "sentence_transformers.models")
-_SETTINGS = "sentence_bert_config.json"  # of their Transformer, whatever its backbone
-# A prompt of ours is put before every sentence: it is their default, and stands for their own two as well, which would
-# otherwise be empty and leave it out.
+_SETTINGS = "sentence_bert_config.json"  # settings of their Transformer module, for all backbones
+# Our prompt applies to every sentence, so it is their default prompt and also replaces their two predefined ones, which
+# are empty.
 _PROMPTS = ("default", "query", "document")
 _OUR_LIBRARY, _THEIR_LIBRARY = "\nlibrary_name: diffaug\n", "\nlibrary_name: sentence-transformers\n"
 _USAGE = re.compile(r"^## Usage\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -54,7 +54,7 @@ vectors = model.encode(["A dog runs.", "A puppy is running."])
 print(model.similarity(vectors[:1], vectors[1:]))
 ```
 
-All modules are its own; diffaug is not needed to load them, and reads the folder as well (`Embedder.from_pretrained`).
+All modules are native; diffaug is not needed, but can load the folder too (`Embedder.from_pretrained`).
 
 """
 
@@ -62,16 +62,16 @@ All modules are its own; diffaug is not needed to load them, and reads the folde
 def export_sentence_transformers(
     embedder: Embedder, folder: str | os.PathLike[str], *, overwrite: bool = False, card: str | None = None
 ) -> str | None:
-    """Write a model for sentence-transformers: as its own modules if it can express the model, else with ours.
+    """Write a model for sentence-transformers, with native modules if possible, otherwise with ours.
 
     Args:
         embedder: the model.
-        folder: the folder to make.
+        folder: the folder to write.
         overwrite: replace it if it exists.
-        card: the text of the model's README.md, if it has one.
+        card: the text of the model's README.md, if there is one.
 
     Returns:
-        what keeps the model from being native, see `why_not_native`; None if it is.
+        the parts that have no native module, see `why_not_native`; None if the export is native.
     """
     obstacle = why_not_native(embedder.encoder)
     if obstacle is None:
@@ -85,7 +85,7 @@ def export_sentence_transformers(
 
 
 def why_not_native(encoder: Encoder) -> str | None:
-    """The parts of a model for which sentence-transformers has no module that fits, in words; None without any."""
+    """The parts of a model for which sentence-transformers has no module, as text; None if there are none."""
     config = encoder.config
     parts = {
         "template": config.template is not None,
@@ -97,9 +97,9 @@ def why_not_native(encoder: Encoder) -> str | None:
         "denoising": config.denoise is not None,
         f"'{config.pooling}' pooling": config.pooling not in ("cls", "mean", "mask"),  # "mask" is the template's
         "norm in the head": any(layer.layer_norm is not None for layer in config.head),
-        # They lower prompt and sentence together.
-        "capitals in a prompt before lowered text": config.lowercase and config.prompt != config.prompt.lower(),
-        "backbone with code of its own": type(encoder.backbone).__module__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME),
+        # They lowercase prompt and sentence together.
+        "prompt with capitals before lowercased text": config.lowercase and config.prompt != config.prompt.lower(),
+        "backbone with remote code": type(encoder.backbone).__module__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME),
     }
     return ", ".join(part for part, present in parts.items() if present) or None
 
@@ -107,22 +107,21 @@ def why_not_native(encoder: Encoder) -> str | None:
 def export_native(
     embedder: Embedder, folder: str | os.PathLike[str], *, overwrite: bool = False, card: str | None = None
 ) -> None:
-    """Write a model as sentence-transformers' own Transformer, Pooling, Dense and Normalize, atomically.
+    """Write a model as native Transformer, Pooling, Dense and Normalize modules, atomically.
 
     Args:
         embedder: the model.
-        folder: the folder to make.
+        folder: the folder to write.
         overwrite: replace it if it exists.
-        card: the text of the model's README.md, of which the section on usage is replaced; left out, it is written
-            from the model's recipe and scores.
+        card: the text of the model's README.md, whose usage section is replaced; default: a generated card.
 
     Raises:
-        DiffaugError: the model has parts that would be lost, sentence-transformers is not installed, or the folder
-            cannot be written.
+        DiffaugError: the model has parts without a native module, sentence-transformers is not installed, or the
+            folder cannot be written.
     """
     encoder = embedder.encoder
     if (obstacle := why_not_native(encoder)) is not None:
-        raise DiffaugError(f"sentence-transformers has no module for this model's {obstacle}; Embedder.save keeps all")
+        raise DiffaugError(f"sentence-transformers has no module for this model's {obstacle}; use Embedder.save")
     theirs = _their_modules()
     text = _native_card(card or model_card(encoder, embedder.provenance))
     with atomic_folder(Path(folder), overwrite=overwrite) as temporary, quiet():
@@ -136,18 +135,18 @@ def export_native(
                 model.default_prompt_name = _PROMPTS[0]
             try:
                 model.save_pretrained(str(temporary), create_model_card=False)
-            except SafetensorError as error:  # a full disk, in words of its own
+            except SafetensorError as error:  # for example a full disk
                 raise DiffaugError(f"{folder} cannot be written: {error}") from error
         if encoder.config.lowercase:
-            _say_lowercase(temporary / _SETTINGS)
+            _set_lowercase(temporary / _SETTINGS)
         (temporary / CARD).write_text(text, "utf-8")
 
 
 @contextmanager
 def _transformer(theirs: Any, embedder: Embedder, place: Path) -> Iterator[Any]:
-    """Their Transformer with our backbone, which it can read from a folder only: one that is there for so long."""
+    """Their Transformer with our backbone, which it can only load from a folder; the folder is temporary."""
     backbone, collator = embedder.encoder.backbone, embedder.collator
-    # Their limit counts the special tokens, ours does not. Ours never exceeds the backbone's positions.
+    # Their limit includes special tokens, ours does not. Ours never exceeds the backbone's number of positions.
     limit = VERY_LARGE_INTEGER if collator.max_length is None else collator.max_length + len(collator.template)
     settings = {"max_seq_length": limit, "do_lower_case": embedder.encoder.config.lowercase}
     with tempfile.TemporaryDirectory(prefix=".backbone.", dir=place) as source:
@@ -155,33 +154,33 @@ def _transformer(theirs: Any, embedder: Embedder, place: Path) -> Iterator[Any]:
         embedder.tokenizer.save_pretrained(source)
         (Path(source) / _SETTINGS).write_text(json.dumps(settings), "utf-8")
         transformer = theirs.Transformer.load(source)
-        transformer.tokenizer.padding_side = "right"  # as we pad, whatever the tokenizer prefers
+        transformer.tokenizer.padding_side = "right"  # as we pad
         _fill_with_zeros(transformer.auto_model, known=backbone.state_dict().keys())
         yield transformer
 
 
 @torch.no_grad()
 def _fill_with_zeros(model: nn.Module, known: Any) -> None:
-    """Overwrite what was made up at random: BERT's pooler, which ours lacks and no module reads.
+    """Zero the randomly initialised parameters: BERT's pooler, which our models lack and no module uses.
 
-    It stays in the folder, since its absence would be reported at every load.
+    It stays in the folder, because transformers would warn about missing weights.
     """
     for name, parameter in model.named_parameters():
         if name not in known:
             parameter.zero_()
 
 
-def _say_lowercase(path: Path) -> None:
-    """Put into their settings what they read there and do not write themselves.
+def _set_lowercase(path: Path) -> None:
+    """Set ``do_lower_case``, which they read but do not write.
 
-    They leave it to the tokenizer's own file, of which RoBERTa's tokenizer reads no more than the vocabulary.
+    They rely on the tokenizer's own setting, which RoBERTa's tokenizer ignores.
     """
     settings = {**json.loads(path.read_text("utf-8")), "do_lower_case": True}
     path.write_text(json.dumps(settings, indent=4), "utf-8")
 
 
 def _dense(theirs: Any, layer: Any) -> Any:
-    """Their Dense with the weights of a layer of our head: a linear one and its activation."""
+    """Their Dense with the weights of a layer of our head: linear and activation."""
     linear, activation = layer
     dense = theirs.Dense(linear.in_features, linear.out_features, linear.bias is not None, activation)
     dense.linear.load_state_dict(linear.state_dict())
@@ -189,7 +188,7 @@ def _dense(theirs: Any, layer: Any) -> Any:
 
 
 def _native_card(card: str) -> str:
-    """The same card, and if it is one of ours, with a section on usage that is right for a folder of theirs."""
+    """The card with a usage section for native folders; a card that we did not generate is not changed."""
     if _OUR_LIBRARY not in card:
         return card
     card = card.replace(_OUR_LIBRARY, _THEIR_LIBRARY, 1)

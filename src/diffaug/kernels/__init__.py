@@ -1,13 +1,13 @@
-"""Operations of our own, where those of torch are slow for short sentences.
+"""Operations that are faster than torch's for short sentences.
 
-- `attention`: on a GPU, rows end to end with a prefix before each, by `short_rows` and `long_rows`;
-- `linear`, `layer_norm`: on a GPU, gradients; `residuals`: a layer norm together with dropout and sum before it;
-  `quick` puts them in the place of torch's;
-- `casts`: on a GPU, copies between 16 bits and 32;
+- `attention`: on a GPU, packed sequences with a prefix before each (`short_attention` and `long_attention`);
+- `linear`, `layer_norm`: on a GPU, faster gradients; `residual_fusion`: layer norm with the dropout and the sum before
+  it; `fused_operations` replaces torch's functions by them;
+- `casts`: on a GPU, copies between 16 and 32 bits;
 - `dropout`: on a CPU.
 
-Those for a GPU need Triton, which comes with torch's builds for GPUs, and are imported only where they are used. All
-have a plain way beside them: a model computes the same without.
+Those for a GPU need Triton, which torch's GPU builds include, and are imported only where they are used. Each has a
+reference in plain torch: a model computes the same without them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 @cache
 def have_triton() -> bool:
-    """Whether the kernels' compiler is there, and a GPU that it compiles for: not AMD's, nor one before Ampere."""
+    """Whether Triton is installed and there is a GPU that our kernels support: NVIDIA, Ampere or newer."""
     return (
         find_spec("triton") is not None
         and torch.version.hip is None
@@ -32,6 +32,6 @@ def have_triton() -> bool:
     )
 
 
-def attention_fits(query: Tensor) -> bool:
-    """Whether `kernels.attention` takes queries (.., head_dim)."""
+def supports_attention(query: Tensor) -> bool:
+    """Whether `kernels.attention` supports queries (.., head_dim)."""
     return query.is_cuda and query.dtype in HALF and query.shape[-1] in (16, 32, 64, 128) and have_triton()

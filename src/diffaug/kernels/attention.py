@@ -1,10 +1,10 @@
-"""Attention of rows that lie end to end, a prefix before each: forward and backward as kernels of our own.
+"""Attention over packed sequences with a prefix before each: forward and backward as Triton kernels.
 
-No padding in memory, and the prefix is read where it is instead of being copied before every row. torch's own kernel
-for rows end to end has no dropout, which the methods here live on. Rows go to the kernel for their length: most
-sentences have some twenty tokens (`short_rows`), and few are long (`long_rows`).
+There is no padding in memory, and the prefix is read in place instead of being copied before every sequence. torch's
+own kernel for packed sequences has no dropout, which the methods here need. Most sentences have about twenty tokens and
+go to `short_attention`; the others go to `long_attention`.
 
-For which inputs, `kernels.attention_fits` says.
+`kernels.supports_attention` says which inputs are supported.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import torch
 import triton
 from torch import Tensor
 
-from diffaug.kernels.long_rows import long_backward, long_forward
-from diffaug.kernels.short_rows import short_backward, short_forward
+from diffaug.kernels.long_attention import long_backward, long_forward
+from diffaug.kernels.short_attention import short_backward, short_forward
 
 if TYPE_CHECKING:
-    from diffaug.models.packed import Packed
+    from diffaug.models.batch import PackedBatch
 
-# Most rows have few keys and go first, then those with more; rows with more than the last number are long.
+# Upper bounds on the keys of a sequence in the launches for short sequences; longer ones are long.
 _SHORT = (32, 64)
-# A thread's registers at most: backward of short rows would take more, and leave most of a GPU's threads without any.
+# Registers per thread: the backward of short sequences would use more, which lowers the occupancy of the GPU.
 _REGISTERS = 128
-# Queries and keys that a program has at a time, in long rows.
+# Queries and keys per block, for long sequences.
 _BLOCK = 64
 
 
@@ -35,7 +35,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     prefix: Tensor | None,
-    packed: Packed,
+    batch: PackedBatch,
     scale: float,
     dropout: float = 0.0,
     prefix_dropout: float = 0.0,
@@ -45,23 +45,23 @@ def attend(
 
     Args:
         query, key, value: (tokens, heads, head_dim)
-        prefix: (2, views, heads, length, head_dim): keys and values before every row; None for none.
-        packed: where the rows begin and end, and the view of each.
-        scale: of the products of queries and keys.
-        dropout: the part of the attention weights that is dropped.
-        prefix_dropout: the part of the prefix's keys and values that is dropped, drawn anew for each row.
-        seeds: (2,), of both kinds of dropout, on the device; None without dropout.
+        prefix: (2, views, heads, length, head_dim), keys and values before every sequence; None for none.
+        batch: where the sequences begin and end, and the view of each.
+        scale: factor of the dot products.
+        dropout: on the attention weights.
+        prefix_dropout: on the prefix's keys and values; each sequence draws its own mask.
+        seeds: (2,), the seeds of both dropouts, on the device; None without dropout.
     """
     found: Tensor = _Attention.apply(
         query.contiguous(),
         key.contiguous(),
         value.contiguous(),
         None if prefix is None else prefix.contiguous(),
-        packed.starts,
-        packed.lengths,
-        packed.views,
+        batch.starts,
+        batch.lengths,
+        batch.view_ids,
         seeds,
-        packed.longest,
+        batch.max_keys,
         scale,
         dropout,
         prefix_dropout if prefix is not None else 0.0,
@@ -109,10 +109,10 @@ class _Attention(torch.autograd.Function):
         query, key, value, prefix, starts, lengths, views, seeds, out, log_sums = ctx.saved_tensors
         longest, scale, dropout, prefix_dropout = ctx.numbers
         gradient = gradients[0].contiguous()
-        # Side by side, as one product takes them that goes on from here (`kernels.linear`).
+        # In one tensor: `kernels.linear` then computes one product for all three.
         own = query.new_empty(len(query), 3, *query.shape[1:]).unbind(1)
-        # The rows' own shares, which are added up below: hundreds of programs that add to the same few numbers would
-        # wait for each other, and in an order that is another every time.
+        # A gradient for each sequence, summed below: atomic additions of hundreds of programs would be slow, and their
+        # order random.
         shares = None
         if prefix is not None and ctx.needs_input_grad[3]:
             shares = torch.empty(2, len(starts), *prefix.shape[2:], dtype=query.dtype, device=query.device)
@@ -139,7 +139,7 @@ def _grid(query: Tensor, starts: Tensor) -> tuple[int, int]:
 
 
 def _halves(prefix: Tensor | None, stand_in: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values; a kernel that has no prefix still wants an address."""
+    """Keys and values; without a prefix any valid pointer."""
     return (stand_in, stand_in) if prefix is None else (prefix[0], prefix[1])
 
 
@@ -150,7 +150,7 @@ def _or(stand_in: Tensor, *tensors: Tensor | None) -> list[Tensor]:
 def _common(
     query: Tensor, prefix: Tensor | None, views: Tensor | None, dropout: float, prefix_dropout: float
 ) -> dict[str, Any]:
-    """The constants that all kernels have."""
+    """The constants of all kernels."""
     return {
         "heads": query.shape[1],
         "dim": query.shape[2],
@@ -162,14 +162,14 @@ def _common(
 
 
 def _short_launches(longest: int) -> list[dict[str, Any]]:
-    """The constants of each launch of kernels for short rows."""
+    """The constants of each launch for short sequences."""
     return [
         {
             "ABOVE": above,
             "KEYS": min(keys, longest),
             "QUERIES": 16,
             "num_warps": max(2, keys // 16),
-            "num_stages": 1,  # few loops run more than twice: nothing to fetch ahead
+            "num_stages": 1,  # few loops run more than twice: no pipelining
             "maxnreg": _REGISTERS,
         }
         for above, keys in pairwise((0, *_SHORT))
@@ -178,7 +178,7 @@ def _short_launches(longest: int) -> list[dict[str, Any]]:
 
 
 def _long_launch(query: Tensor) -> dict[str, Any]:
-    """The constants of kernels for long rows."""
-    # Of wide heads fewer at a time: a program has no more registers for them.
+    """The constants of the launch for long sequences."""
+    # Smaller blocks for wide heads, because of the registers.
     block = _BLOCK if query.shape[2] <= 64 else _BLOCK // 2
     return {"ABOVE": _SHORT[-1], "BLOCK": block, "num_warps": 4, "num_stages": 1}

@@ -1,7 +1,7 @@
 """Copies between 16 and 32 bits.
 
-From 16 to 32, torch's copy reads one number at a time. The other way it is quick, but each parameter is a copy of its
-own, and there are hundreds.
+From 16 to 32 bits, torch's copy reads one value at a time. The other way it is fast, but launches one kernel per
+parameter, and there are hundreds of them.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 4096
-# Bytes that a thread reads or writes at a time, where tensors begin at a multiple of them.
+# Bytes per vectorised load or store, which must be aligned to them.
 _WIDE = 16
 
 
-def copy_wider(target: Tensor, source: Tensor) -> None:
-    """As ``target.copy_(source)``, where both lie end to end on a GPU."""
+def copy_to_wider(target: Tensor, source: Tensor) -> None:
+    """The same as ``target.copy_(source)``; both must be contiguous and on a GPU."""
     count = source.numel()
     _copy[(triton.cdiv(count, _BLOCK),)](source, target, count, BLOCK=_BLOCK, num_warps=8)
 
 
-class Copies:
-    """Copies in other types of tensors whose numbers change and whose places do not: all of them in one kernel.
+class CastingCopies:
+    """Casts many tensors into others in one kernel, again and again. The tensors must keep their addresses.
 
     Args:
-        pairs: target and source, each end to end; all targets are of one type, and so are all sources.
+        pairs: of target and source, contiguous; all targets have one dtype, and so have all sources.
     """
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self._pairs = list(pairs)  # the addresses below hold as long as the tensors do
+        self._pairs = list(pairs)  # keeps the tensors alive, whose addresses are used below
         parts = [part for target, source in self._pairs for part in _parts(target, source)]
         self._parts = torch.tensor(parts, device=pairs[0][0].device)
 
     def __call__(self) -> None:
-        """Copy anew."""
+        """Copy all again."""
         target, source = self._pairs[0]
         _copy_parts[(len(self._parts),)](self._parts, target, source, BLOCK=_BLOCK, num_warps=8)
 
 
 def _parts(target: Tensor, source: Tensor) -> list[tuple[int, int, int, bool]]:
-    """What each program copies: addresses, how many numbers, and whether it is a whole block that begins well."""
+    """What each program copies: addresses, number of values, and whether it is a full, aligned block."""
     parts = []
     for start in range(0, source.numel(), _BLOCK):
         count = min(_BLOCK, source.numel() - start)
@@ -62,7 +62,7 @@ def _copy(source, target, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _copy_parts(parts, any_target, any_source, BLOCK: tl.constexpr):
-    """The tensors are there for their types."""
+    """``any_target`` and ``any_source`` are passed for their dtypes."""
     part = parts + tl.program_id(0) * 4
     target = tl.load(part).to(any_target.dtype)
     source = tl.load(part + 1).to(any_source.dtype)

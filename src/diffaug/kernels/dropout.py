@@ -1,7 +1,7 @@
-"""Dropout on a CPU: sixteen random bits decide about a number.
+"""Faster dropout on a CPU: 16 random bits per value.
 
-torch draws a random number for each, one after the other, which took an eighth of the time of a training step.
-`QuickDropout` makes four decisions of every draw, for whatever model runs inside of it.
+torch draws one random number per value, which took an eighth of a training step. `FastDropout` gets four decisions from
+each random number, for any model that runs inside of the context.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffaug.kernels.override import Replacing
+from diffaug.kernels.function_mode import FunctionOverrides
 
 _LEVELS = 1 << 16
 
 
 def dropout(states: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """As `torch.nn.functional.dropout`; never in place."""
+    """The same as `torch.nn.functional.dropout`; never in place."""
     if not training or p == 0.0:
         return states
     dropped: Tensor = _Dropout.apply(states, p)
@@ -35,7 +35,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """As `torch.nn.functional.scaled_dot_product_attention`, which with dropout computes on a CPU just like this."""
+    """The same as `torch.nn.functional.scaled_dot_product_attention`, which is not fused on a CPU with dropout."""
     if dropout_p == 0.0 or is_causal or enable_gqa:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -49,10 +49,10 @@ def attention(
     return dropout(scores.softmax(-1), dropout_p) @ value
 
 
-class QuickDropout(Replacing):
-    """Inside of this context, dropout of float32 tensors on a CPU is quick, that of attention weights included.
+class FastDropout(FunctionOverrides):
+    """A context with faster dropout of float32 tensors on a CPU, dropout of attention weights included.
 
-    It follows torch's random state like any other dropout. Probabilities are rounded to the 65,536th part.
+    It uses torch's random state, as any dropout. Probabilities are rounded to a multiple of 1/65536.
     """
 
     def __init__(self) -> None:
@@ -77,6 +77,6 @@ class _Dropout(torch.autograd.Function):
 
 
 def _decisions(count: int, dropped: int) -> Tensor:
-    """(count,): whether a number is kept, where ``dropped`` of 65,536 are not."""
+    """(count,): whether each value is kept; ``dropped`` of 65,536 are not."""
     draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     return draws.view(torch.int16)[:count] >= dropped - _LEVELS // 2

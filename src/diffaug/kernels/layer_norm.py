@@ -1,8 +1,8 @@
-"""Layer norms of short batches, alone or together with the dropout and the sum before them.
+"""Layer norm for batches of few tokens, alone or fused with the dropout and the residual sum before it.
 
-torch adds up the gradients of weight and bias, which are sums over all tokens, in kernels that leave most of a GPU idle
-when there are ten thousand tokens and not a million. And where a layer ends in dropout, a sum with what went past it
-and a layer norm, most of the time goes into writing and reading what is between them.
+torch's kernels for the gradients of weight and bias, which are sums over all tokens, leave most of a GPU idle with ten
+thousand tokens instead of a million. And where a layer ends in dropout, residual sum and layer norm, most of the time
+is spent on writing and reading the intermediate results.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 
 from diffaug.kernels.random import chance
 
-# Programs that share the rows of a layer norm's gradient, at most, and the numbers that all of them together hold at a
-# time: a large GPU has registers for so many (640 rows of 1024, five to a processor). Of more programs, some would come
-# when the others are done, and all have sums to be added up.
+# The maximum number of programs that share the rows of a layer norm's gradient, and the values that all of them hold at
+# a time: what fits into the registers of a large GPU (640 rows of 1024, five per multiprocessor). More programs would
+# run in a second wave, and each has partial sums to be added up.
 _PROGRAMS = 1024
 _NUMBERS = 5 << 17
-# Columns of these sums that one program adds up: few, so that all of a GPU has some to add.
+# Columns of the partial sums per program: few, so that the whole GPU takes part.
 _COLUMNS = 16
 
 
@@ -34,7 +34,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """As `torch.nn.functional.layer_norm`; quicker where weight and bias learn."""
+    """The same as `torch.nn.functional.layer_norm`; faster if weight and bias get gradients."""
     if weight is None or bias is None or not weight.requires_grad or len(shape) > 1:
         return F.layer_norm(states, shape, weight, bias, eps)
     found: Tensor = _LayerNorm.apply(states, weight, bias, eps)
@@ -55,9 +55,9 @@ def dropped_norm(
 
     Args:
         states, past: (.., width)
-        offset: (width,), as a rule the bias of the linear layer before, whose gradient is a by-product here.
-        dropout: the part of ``states`` that is dropped.
-        seed: (), of dropout, on the device.
+        offset: (width,), usually the bias of the linear layer before; its gradient is computed here.
+        dropout: on ``states`` + ``offset``.
+        seed: (), the seed of the dropout, on the device.
         weight, bias: (width,)
         eps: of the layer norm.
     """
@@ -68,7 +68,7 @@ def dropped_norm(
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        states = states.contiguous()  # the kernel counts through rows that lie end to end
+        states = states.contiguous()  # the kernel assumes contiguous rows
         found, mean, scale = torch.native_layer_norm(states, weight.shape, weight, bias, eps)
         ctx.save_for_backward(states, weight, mean, scale)
         return found
@@ -128,7 +128,7 @@ def _gradients(
     learns: bool,
     offset_learns: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Of the states, of the same before dropout (None without a seed), and sums of these over all tokens.
+    """The gradients of the states, of the same before dropout (None without a seed), and sums over all tokens.
 
     The states lie end to end. The sums are weight's and bias's gradients, if they learn, then the offset's, if that
     does: (sums, width).
@@ -138,7 +138,7 @@ def _gradients(
     d_states = torch.empty_like(states)
     d_before = None if seed is None else torch.empty_like(states)
     sums = 2 * learns + offset_learns
-    # Where nothing is summed, a program a row is quickest.
+    # If nothing is summed, one program per row is fastest.
     programs = min(_PROGRAMS, _NUMBERS // padded) if sums else rows
     shares = torch.empty(sums, programs, width, device=states.device)
     _norm_backward[(programs,)](
@@ -150,7 +150,7 @@ def _gradients(
 
 
 def _summed(shares: Tensor, dtype: torch.dtype) -> Tensor:
-    """(sums, width) in another type, of (sums, programs, width). torch would leave nearly all of a GPU idle here.
+    """(sums, width) in another dtype, from (sums, programs, width). torch would leave nearly all of a GPU idle here.
 
     Their order is always the same, and so is the result.
     """
@@ -164,7 +164,7 @@ def _summed(shares: Tensor, dtype: torch.dtype) -> Tensor:
 
 @triton.jit
 def _kept(seed, row, column, dropout, WIDTH: tl.constexpr):
-    """By what dropout multiplies the numbers of a row."""
+    """The dropout factors of a row."""
     return tl.where(chance(seed, row * WIDTH + column) < dropout, 0.0, 1.0 / (1.0 - dropout))
 
 
@@ -173,7 +173,7 @@ def _dropped_forward(
     states, offset, past, seeds, weight, bias, sums, out, means, scales, width, eps, dropout,
     has_offset: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One program a row."""
+    """One program per row."""
     row, column = tl.program_id(0), tl.arange(0, WIDTH)
     real = column < width
     at = row * width + column
@@ -183,7 +183,7 @@ def _dropped_forward(
         total += tl.load(offset + column, mask=real, other=0.0).to(tl.float32)
     total *= kept
     total += tl.load(past + at, mask=real, other=0.0).to(tl.float32)
-    # As the backward pass will read it.
+    # Rounded as the backward pass will read it.
     rounded = total.to(sums.dtype.element_ty)
     tl.store(sums + at, rounded, mask=real)
     total = rounded.to(tl.float32)
@@ -202,7 +202,7 @@ def _norm_backward(
     states, gradients, weight, means, scales, seeds, d_states, d_before, shares, rows, width, dropout,
     learns: tl.constexpr, offset_learns: tl.constexpr, drops: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Each program takes every so many-th row, and keeps its share of the sums to itself."""
+    """Each program takes every n-th row, and writes its own partial sums."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, WIDTH)
     real = column < width
@@ -239,7 +239,7 @@ def _norm_backward(
 
 @triton.jit
 def _sum(shares, out, programs, width, PROGRAMS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Each program takes some columns, and all shares of these at once: waiting for memory is what takes the time."""
+    """Each program takes some columns and loads all of their partial sums at once, to hide the memory latency."""
     which, share = tl.program_id(1), tl.arange(0, PROGRAMS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     real = column < width

@@ -1,7 +1,7 @@
-"""Linear layers that read the same states, queries, keys and values above all, with one backward pass for all of them.
+"""Linear layers with the same input, mostly queries, keys and values, with one backward pass for all of them.
 
-Three small products leave half of a GPU idle and their results have to be added; side by side they are one large
-product. Which layers belong together is seen in a model's first forward, so that no architecture needs to be known.
+Three small matrix products leave half of a GPU idle, and their results have to be added; concatenated they are one
+large product. Which layers share their input is found in a model's first forward, for any architecture.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Layer = tuple[Tensor, Tensor | None]
 
 
 class LinearLayers:
-    """Stands in for `torch.nn.functional.linear` in a model that is run again and again with the same weights.
+    """Replaces `torch.nn.functional.linear` in a model that runs repeatedly with the same weights.
 
-    The results are the same however layers are called: one that was computed for other states is computed anew.
+    Results do not depend on the order of calls: a result that was computed ahead for another input is not used.
     """
 
     def __init__(self) -> None:
-        self._seen: list[tuple[ref[Tensor], list[Layer]]] | None = []  # in the first forward: states and their readers
-        self._together: dict[tuple[int, int], list[Layer]] = {}  # by the layer that comes first
-        self._ready: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # states and result, by layer
-        self._past: dict[int, tuple[Tensor, Tensor]] = {}  # states and the same to go past their layers, by states
+        self._seen: list[tuple[ref[Tensor], list[Layer]]] | None = []  # first forward: inputs and their layers
+        self._together: dict[tuple[int, int], list[Layer]] = {}  # layers with the same input, by the first of them
+        self._ready: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # input and result computed ahead, by layer
+        self._past: dict[int, tuple[Tensor, Tensor]] = {}  # input and its alias for the residual connection, by input
         self._ones: dict[int, Tensor] = {}  # (1, tokens), by tokens
 
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None, passes: bool = False) -> Tensor:
-        """A layer's result. If the states go past the layer as well (``passes``), take those from `past`."""
+        """A layer's result. ``passes``: the input also is a residual, which is then to be taken from `past`."""
         layer = (weight, bias)
         if self._seen is not None:
             self._note(self._seen, states, layer)
@@ -48,18 +48,17 @@ class LinearLayers:
         return result
 
     def past(self, states: Tensor) -> Tensor:
-        """The states, for one operation that makes a gradient for them and for nothing else.
+        """The states as a residual, for one operation that computes their gradient.
 
-        To that gradient the layers which read the states add theirs, in place of a sum that would read both again.
+        The layers that read the states add their gradient to it in place, which saves a separate sum.
         """
         read, found = self._past.pop(id(states), (None, states))
         return found if read is states else states
 
     def end_forward(self) -> None:
-        """Let go of what this forward has made; after the first one, see which layers belong together.
+        """Drop the results of this forward; after the first one, find the layers with the same input.
 
-        What a recorded forward makes lies in memory that other recordings write to: nothing of it may be left to the
-        next.
+        The results of a CUDA graph are in memory that other graphs overwrite: none may be left for the next forward.
         """
         self._ready.clear()
         self._past.clear()
@@ -74,7 +73,7 @@ class LinearLayers:
 
     @staticmethod
     def _note(seen: list[tuple[ref[Tensor], list[Layer]]], states: Tensor, layer: Layer) -> None:
-        # Not the states themselves: those that no gradient needs would all be kept until the forward's end.
+        # Weak references: otherwise states that no gradient needs would stay in memory until the end of the forward.
         for known, layers in reversed(seen):
             if known() is states:
                 layers.append(layer)
@@ -93,13 +92,13 @@ def _key(layer: Layer) -> tuple[int, int]:
 
 
 def linear(states: Tensor, layers: Sequence[Layer], ones: Tensor | None, passes: bool = False) -> tuple[Tensor, ...]:
-    """The results of layers that read the same states, whose gradients are computed together.
+    """The results of layers with the same input, whose gradients are computed together.
 
     Args:
         states: (.., inputs)
-        layers: all or none of the weights learn, and so of the biases.
-        ones: (1, tokens), as many as there are states, where biases learn.
-        passes: the last result is the states once more. The gradient of these is overwritten.
+        layers: all or none of the weights get gradients, and likewise the biases.
+        ones: (1, tokens), if the biases get gradients.
+        passes: return the states as a last result, whose gradient is overwritten.
     """
     weights, biases = zip(*layers, strict=True)
     found: tuple[Tensor, ...] = _Linear.apply(states, ones, passes, *weights, *biases)
@@ -113,7 +112,7 @@ class _Linear(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         count = len(parameters) // 2
         weights, biases = parameters[:count], parameters[count:]
-        # Frozen weights need no states to be kept.
+        # Frozen weights do not need the states in the backward pass.
         ctx.save_for_backward(states if any(ctx.needs_input_grad[3 : 3 + count]) else None, ones, *weights)
         ctx.shape, ctx.passes = states.shape, passes
         found = [F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True)]  # type: ignore[arg-type]
@@ -125,25 +124,25 @@ class _Linear(torch.autograd.Function):
         of_states, _, _, *of_others = ctx.needs_input_grad
         count, sizes = len(weights), [len(weight) for weight in weights]
         of_results, d_past = gradients[:count], gradients[count] if ctx.passes else None
-        gradient = _side_by_side([part.reshape(-1, part.shape[-1]) for part in of_results])  # (tokens, outputs of all)
+        gradient = _concatenated([part.reshape(-1, part.shape[-1]) for part in of_results])  # (tokens, outputs of all)
         d_states, nothing = None, [None] * count
         d_weights: Sequence[Tensor | None] = nothing
         d_biases: Sequence[Tensor | None] = nothing
         if of_states:
             weight = torch.cat(weights) if count > 1 else weights[0]
-            # In place: it was made for nothing else, and `torch.addmm` would copy it first.
+            # In place: nothing else reads it, and `torch.addmm` would copy it first.
             found = gradient @ weight if d_past is None else d_past.view(-1, ctx.shape[-1]).addmm_(gradient, weight)
             d_states = found.view(ctx.shape)
         if any(of_others[:count]):
             d_weights = (gradient.t() @ states.reshape(-1, states.shape[-1])).split(sizes)
         if any(of_others[count:]):
-            # A product: the matrix units do it sooner than a sum.
+            # A matrix product, which is faster than a sum on tensor cores.
             d_biases = (ones @ gradient).squeeze(0).split(sizes)
         return d_states, None, None, *d_weights, *d_biases
 
 
-def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """(rows, all columns): without a copy where the parts, each (rows, columns), lie in memory as they will."""
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
+    """(rows, all columns), without a copy if the parts, each (rows, columns), are adjacent in memory already."""
     first, step, at = parts[0], parts[0].stride(0), parts[0].storage_offset()
     for part in parts:
         if (

@@ -1,11 +1,11 @@
-"""What the training loop asks of a method."""
+"""The interface between a method and the training loop."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -14,11 +14,11 @@ from diffaug.config import Recipe
 from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
 from diffaug.data.sampling import Batch, Examples
+from diffaug.models.batch import PaddedBatch, TensorFields, TokenBatch
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows
 
-Represent = Callable[[Rows], Tensor]
-"""Rows to pooled vectors (rows, hidden size): the encoder, or the gradient cache in its place."""
+Encode = Callable[[PaddedBatch], Tensor]
+"""A token batch to its pooled vectors (sequences, hidden size): the encoder, or an executor that runs it."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,22 @@ class Stage:
     """One stage of a method, as the loop runs it.
 
     Attributes:
-        number: 1 or 2.
-        steps: how many.
-        automatic: the loop may end the stage sooner, when the prefixes fit the model.
-        streams: the data each step reads, by name, and the size of a whole batch of each.
-        learning_rates: the rate of each role that learns; all other parameters are frozen.
-        schedule_steps: over how many steps the rate decays to zero.
-        schedule: `linear` decay behind the warm-up, or `constant`.
-        gradient_cache: rows through the encoder at a time, or None for all.
+        number: 1 or 2; metrics and checkpoints are labelled with it.
+        steps: the number of optimiser steps.
+        streams: the data of each step by name, with the size of a whole batch.
+        learning_rates: the learning rate of each role that is trained; all other parameters are frozen.
+        schedule_steps: the number of steps over which the learning rate decays to zero.
+        schedule: `linear` decay after the warm-up, or `constant`.
+        warmup: the fraction of the schedule with a linear warm-up.
+        weight_decay: of AdamW.
+        gradient_cache: the number of sequences that go through the encoder at a time; None for all.
         dropout: whether the backbone's dropout is on.
-        clipped_with: roles that get gradients and do not learn: their gradients only count towards the norm that is
-            clipped.
+        clipped_with: roles that get gradients but are not trained: their gradients only count towards the norm that
+            is clipped.
+        selects: its checkpoints are candidates for the best one. Those of the last stage always are.
+        measures_views: record delta and kappa from before the first step on, and how the stage ended.
+        automatic: the stage ends early when delta and kappa have levelled off.
+        from_epochs: `steps` was computed from a number of epochs.
     """
 
     number: int
@@ -47,39 +52,89 @@ class Stage:
     schedule: Literal["linear", "constant"] = "linear"
     warmup: float = 0.0
     weight_decay: float = 0.0
-    automatic: bool = False
     gradient_cache: int | None = None
     dropout: bool = True
     clipped_with: tuple[str, ...] = ()
+    selects: bool = False
+    measures_views: bool = False
+    automatic: bool = False
+    from_epochs: bool = False
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """A collated step: token rows for one pass through the encoder, and what the loss needs besides."""
+class ContrastiveRows:
+    """The sequences of the contrastive loss: all anchors, then all positives, then all hard negatives, if any.
 
-    rows: Rows
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    Attributes:
+        rows: their rows in the token batch.
+        columns: 2, or 3 with hard negatives.
+    """
 
-    def to(self, device: Any) -> Inputs:
-        """The same on ``device``."""
-        moved = {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in self.extra.items()}
-        return Inputs(self.rows.to(device), moved)
+    rows: slice
+    columns: int
 
-    def pin(self) -> Inputs:
-        """The same in memory from which a GPU can fetch it by itself."""
-        pinned = {k: v.pin_memory() if isinstance(v, Tensor) else v for k, v in self.extra.items()}
-        return Inputs(self.rows.pin(), pinned)
+    def split(self, vectors: Tensor) -> tuple[Tensor, ...]:
+        """Anchors, positives and, if any, hard negatives, each (examples, width)."""
+        return vectors.chunk(self.columns)
+
+
+@dataclass(frozen=True)
+class LabelledPairs(TensorFields):
+    """The sequences of the classification loss.
+
+    Attributes:
+        premises: their rows in the token batch.
+        hypotheses: likewise, a multiple of the premises: hypothesis i belongs to premise ``i % len(premises)``. So a
+            triplet is two pairs, whose common premise is encoded once.
+        labels: (hypotheses,), the class of each pair.
+    """
+
+    premises: slice
+    hypotheses: slice
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class BareTemplates(TensorFields):
+    """Templates without a sentence, whose vectors are subtracted from those of the contrastive sequences.
+
+    Attributes:
+        rows: their rows in the token batch.
+        index: (contrastive sequences,), the bare template of each, counted from the first.
+    """
+
+    rows: slice
+    index: Tensor
+
+
+@dataclass(frozen=True)
+class StepBatch(TensorFields):
+    """The data of one step: the tokens of one forward, and which of its rows each loss reads.
+
+    A method with other losses may add fields in a subclass; tensors and `TensorFields` are moved with the rest.
+
+    Attributes:
+        tokens: all sequences.
+        contrastive: the sequences of the contrastive loss, if there are any.
+        pairs: the sequences of the classification loss, if there are any.
+        templates: the bare templates, if the contrastive sequences are denoised.
+    """
+
+    tokens: PaddedBatch
+    contrastive: ContrastiveRows | None = None
+    pairs: LabelledPairs | None = None
+    templates: BareTemplates | None = None
 
 
 class Method(nn.Module, ABC):
-    """The encoder, whatever is trained with it, and the losses of the stages.
+    """An encoder, what is trained with it, and the losses of its stages.
 
-    A method collates a step's batches into one set of token rows (`collate`), and computes the losses from the
-    vectors of those rows (`losses`). It does not know how the vectors were made, on how many processes it runs, or
-    in which precision: `represent` and `gather` hide that.
+    A method collates the examples of a step into one token batch (`collate`), and computes the losses from its vectors
+    (`losses`). It does not know how the vectors are computed, on how many processes, or in which precision: the
+    argument ``encode`` of `losses` hides that.
 
     Attributes:
-        notes: what a run should tell its user about how the method was built.
+        notes: messages for the user about how the method was built.
     """
 
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
@@ -93,11 +148,11 @@ class Method(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def build(cls, recipe: Recipe, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Method:
-        """The method around a freshly loaded backbone."""
+        """Build the method around a freshly loaded backbone."""
 
     @abstractmethod
     def roles(self) -> dict[str, nn.Module]:
-        """All that can learn, by role: learning rates and freezing go by these names."""
+        """The modules that can be trained, by role. Learning rates and freezing refer to these names."""
 
     @abstractmethod
     def stages(self, corpus: Corpus) -> list[Stage]:
@@ -108,7 +163,7 @@ class Method(nn.Module, ABC):
         """
 
     def begin(self, stage: Stage) -> None:
-        """Ready for the steps of a stage: in training mode, the backbone's dropout as the stage wants it."""
+        """Prepare for the steps of a stage: training mode, with the backbone's dropout on or off."""
         self._backbone_dropout = stage.dropout
         self.train()
 
@@ -118,9 +173,9 @@ class Method(nn.Module, ABC):
             self.encoder.backbone.eval()
         return self
 
-    def represent(self, rows: Rows) -> Tensor:
-        """(rows, hidden size): the vectors `losses` is given, unless something stands in for the encoder."""
-        return self.encoder.represent(rows)
+    def represent(self, batch: TokenBatch) -> Tensor:
+        """(sequences, hidden size): the pooled vectors that `losses` reads."""
+        return self.encoder.represent(batch)
 
     def refresh(self) -> None:
         """Update what the encoder stores for inference and computes from its own weights.
@@ -129,13 +184,19 @@ class Method(nn.Module, ABC):
         """
 
     @abstractmethod
-    def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> Inputs:
-        """One set of token rows for a step. Runs on the CPU."""
+    def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> StepBatch:
+        """Build the batch of a step from the examples of its streams. Runs on the CPU, possibly in another thread."""
 
     @abstractmethod
-    def losses(self, stage: Stage, inputs: Inputs, represent: Represent) -> dict[str, Tensor]:
-        """The losses of a step: `loss` is minimised; the others are logged."""
+    def losses(self, stage: Stage, batch: StepBatch, encode: Encode) -> dict[str, Tensor]:
+        """The losses of a step: `loss` is minimised; the others are logged.
+
+        Args:
+            stage: the current stage.
+            batch: what `collate` returned, on the device.
+            encode: computes the vectors of ``batch.tokens``. Call it once.
+        """
 
     def negatives_per_anchor(self, stage: Stage) -> int | None:
-        """How many negatives an anchor of the contrastive loss sees, over all processes; None without such a loss."""
+        """The number of negatives of an anchor over all processes; None without a contrastive loss."""
         return None

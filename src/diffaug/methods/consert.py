@@ -1,7 +1,7 @@
-"""ConSERT: two views of a sentence, made by cutting its embeddings or shuffling its positions, and NT-Xent.
+"""ConSERT: two views of a sentence by cutoff of its embeddings or shuffling of its positions, and the NT-Xent loss.
 
-Vectors are means over the tokens of the last layer in training, and of the last two at test (`model.train_pooling` and
-`model.pooling`).
+Vectors are means over the tokens of the last layer in training, and of the last two layers at test
+(`model.train_pooling` and `model.pooling`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from diffaug.data.sampling import Examples
 from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
 from diffaug.losses.contrastive import nt_xent
-from diffaug.methods.base import Inputs, Stage
+from diffaug.methods.base import Stage, StepBatch
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.config import ModelConfig
 from diffaug.models.views.cutoff import PLAIN, Cutoff
 
 
 class ConSERT(TwoStage):
-    """See the module's text. NLI pairs are read as they are, without any cut."""
+    """ConSERT. NLI pairs are not augmented."""
 
     view_kinds: ClassVar[tuple[str, ...]] = ("cutoff",)
     pair_views: ClassVar[tuple[int, int]] = (PLAIN, PLAIN)
@@ -33,25 +33,28 @@ class ConSERT(TwoStage):
     @classmethod
     def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Cutoff:
         if recipe.model.template is not None:
-            raise DiffaugError("ConSERT reads sentences without a template: set model.template=null")
+            raise DiffaugError("ConSERT does not use a template: set model.template=null")
         if recipe.views.same:
-            raise DiffaugError("ConSERT's views are not learned: in place of views.same, give views.first and .second")
+            raise DiffaugError(
+                "ConSERT's views are not learned: set views.first and views.second instead of views.same"
+            )
         return Cutoff(backbone, [recipe.views.first, recipe.views.second])
 
     def contrastive_examples(self, corpus: Corpus) -> Examples:
         assert self.recipe.stage2 is not None
         if self.recipe.stage2.objective == "triplets":
             raise DiffaugError(
-                "ConSERT contrasts two views of a sentence and knows no hard negatives: set stage2.objective to "
-                "unlabelled or nli_sentences"
+                "ConSERT contrasts two views of a sentence, without hard negatives: set stage2.objective to unlabelled "
+                "or nli_sentences"
             )
         return super().contrastive_examples(corpus)
 
-    def contrast(self, states: Tensor, inputs: Inputs) -> dict[str, Tensor]:
+    def contrast(self, states: Tensor, batch: StepBatch) -> dict[str, Tensor]:
         assert self.recipe.stage2 is not None
-        first, second = (gather_rows(view) for view in self.project(states).chunk(2))
+        assert batch.contrastive is not None
+        first, second = (gather_rows(view) for view in batch.contrastive.split(self.project(states)))
         return {"contrastive": nt_xent(first, second, self.recipe.stage2.temperature)}
 
     def negatives_per_anchor(self, stage: Stage) -> int | None:
         across = super().negatives_per_anchor(stage)
-        return None if across is None else 2 * across  # and as many in its own view
+        return None if across is None else 2 * across  # as many again in its own view

@@ -1,7 +1,7 @@
-"""DiffAug: two learned modules, a prefix each by default, make the two views of a positive pair.
+"""DiffAug: two learned modules, by default prefixes, make the two views of a positive pair.
 
-Stage 1 trains the prefixes alone to tell entailment from contradiction; stage 2 trains prefixes and backbone with a
-contrastive loss, on sentences under both prefixes (semi-supervised) or on NLI triplets (supervised).
+Stage 1 trains only the prefixes, to distinguish entailment from contradiction. Stage 2 trains prefixes and backbone
+with a contrastive loss, on sentences under both prefixes (semi-supervised) or on NLI triplets (supervised).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from diffaug.models.views.build import build_views
 
 
 class DiffAug(TwoStage):
-    """See the module's text."""
+    """DiffAug."""
 
     view_kinds = ("prefix", "adapter", "lora")
     stage1_learns = "views"
@@ -35,8 +35,8 @@ class DiffAug(TwoStage):
         two_prefixes = recipe.views.kind == "prefix" and not recipe.views.same
         if recipe.stage1 is not None and recipe.stage1.steps == "auto" and not two_prefixes:
             raise DiffaugError(
-                "stage1.steps=auto reads delta and kappa, which only two different prefixes have both of; give a "
-                "number of steps"
+                "stage1.steps=auto needs two different prefixes, since it reads delta and kappa; set stage1.steps to a "
+                "number"
             )
 
     @classmethod
@@ -57,7 +57,7 @@ class DiffAug(TwoStage):
         stages, released = super().stages(corpus), self.recipe.released
         if released.stage1_schedule_of_stage2 and len(stages) == 2:
             stages[0] = replace(stages[0], schedule_steps=stages[1].steps)
-        if released.stage1_clips_scaled_gradients and stages[0].number == 1:
+        if released.stage1_clips_scaled_gradients and self.recipe.stage1 is not None:
             frozen = tuple(role for role in self.roles() if role not in stages[0].learning_rates)
             stages[0] = replace(stages[0], clipped_with=frozen)
         return stages

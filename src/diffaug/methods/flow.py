@@ -1,7 +1,7 @@
-"""BERT-flow and SBERT-flow: a normalising flow behind a frozen encoder makes its vectors look like N(0, I).
+"""BERT-flow and SBERT-flow: a normalising flow maps the vectors of a frozen encoder to N(0, I).
 
-Stage 2 trains the flow alone, to give sentences a high likelihood: of the labelled data, without the labels (NLI
-variant), or of the texts the model is meant for (target variant). With a stage 1, SBERT's, it is SBERT-flow.
+Stage 2 trains only the flow, to maximise the likelihood of sentences: those of the labelled data, without the labels
+(NLI variant), or of the texts the model is meant for (target variant). With SBERT's stage 1 it is SBERT-flow.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from diffaug.data.sampling import Batch
 from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
 from diffaug.losses.likelihood import bits_per_dimension
-from diffaug.methods.base import Inputs, Represent, Stage
+from diffaug.methods.base import Encode, Stage, StepBatch
 from diffaug.methods.twostage import TwoStage
+from diffaug.models.batch import TokenBatch
 from diffaug.models.config import FlowConfig, ModelConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.flow import Flow
-from diffaug.models.rows import Rows
 
 
 class BertFlow(TwoStage):
-    """See the module's text."""
+    """BERT-flow."""
 
-    normal_init: ClassVar[bool] = False  # of its first stage, which is SBERT's
+    normal_init: ClassVar[bool] = False  # its first stage is SBERT's
 
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
         super().__init__(recipe, encoder, collator)
         second = recipe.stage2
         if second is None:
-            raise DiffaugError("the method 'flow' needs a stage2: it is there that the flow learns")
+            raise DiffaugError("the method 'flow' needs a stage2, which trains the flow")
         if second.objective == "triplets":
             raise DiffaugError(
-                "a flow learns from single sentences: set stage2.objective to unlabelled or nli_sentences"
+                "a flow is trained on single sentences: set stage2.objective to unlabelled or nli_sentences"
             )
         if second.aux_weight or second.gradient_cache is not None or recipe.model.head != "none":
             raise DiffaugError(
-                "the method 'flow' has no stage2.aux_weight, stage2.gradient_cache or model.head: behind its frozen "
-                "encoder only the flow learns"
+                "the method 'flow' trains only the flow: set stage2.aux_weight=0, stage2.gradient_cache=null and "
+                "model.head=none"
             )
         self._pooling = recipe.model.train_pooling
 
@@ -67,33 +67,30 @@ class BertFlow(TwoStage):
 
     def stages(self, corpus: Corpus) -> list[Stage]:
         # Nothing is contrasted: a sentence goes through the encoder once.
-        return [
-            replace(stage, streams={"sentences": stage.streams["contrastive"]}) if stage.number == 2 else stage
-            for stage in super().stages(corpus)
-        ]
+        *first, second = super().stages(corpus)
+        return [*first, replace(second, streams={"sentences": second.streams["contrastive"]})]
 
     def begin(self, stage: Stage) -> None:
         super().begin(stage)
-        # A pooling for training is stage 1's: the flow must learn the vectors that it will meet at inference.
-        self._pooling = self.recipe.model.train_pooling if stage.number == 1 else None
+        # The flow is trained on the vectors of inference, and so without a pooling for training.
+        self._pooling = None if "sentences" in stage.streams else self.recipe.model.train_pooling
 
-    def represent(self, rows: Rows) -> Tensor:
-        return self.encoder.represent(rows, pooling=self._pooling)
+    def represent(self, batch: TokenBatch) -> Tensor:
+        return self.encoder.represent(batch, pooling=self._pooling)
 
-    def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> Inputs:
-        """Rows of one forward: sentences in stage 2, NLI pairs in stage 1."""
+    def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> StepBatch:
         if "sentences" not in batches:
             return super().collate(stage, batches)
-        return Inputs(self.collator.rows([sentence for (sentence,) in batches["sentences"].examples]))
+        return StepBatch(self.collator.rows([sentence for (sentence,) in batches["sentences"].examples]))
 
-    def losses(self, stage: Stage, inputs: Inputs, represent: Represent) -> dict[str, Tensor]:
-        if stage.number == 1:
-            return super().losses(stage, inputs, represent)
-        vectors = represent(inputs.rows).detach()
+    def losses(self, stage: Stage, batch: StepBatch, encode: Encode) -> dict[str, Tensor]:
+        if batch.pairs is not None:
+            return super().losses(stage, batch, encode)
+        vectors = encode(batch.tokens).detach()
         if not self.flow.initialised:
-            # With the rows of all processes, so that every process starts from the same flow.
+            # With the vectors of all processes, so that every process starts from the same flow.
             self.flow.initialise(gather_rows(vectors))
-        # The mean over a process's own rows: averaged over the processes, its gradient is that of the whole batch.
+        # The mean over this process's vectors; gradients are averaged over the processes later.
         bits = bits_per_dimension(*self.flow(vectors))
         assert self.recipe.stage2 is not None
         return {"bits_per_dimension": bits, "loss": self.recipe.stage2.weight * bits}

@@ -1,8 +1,8 @@
-"""PromptBERT: the state at the mask token of a prompt, less what the prompt says by itself.
+"""PromptBERT: the state at the mask token of a prompt, minus that of the bare prompt.
 
 Unsupervised, two prompts make the two views of a sentence; supervised, NLI triplets are read with one prompt. The head
-of the supervised BERT model is the transform of its pre-trained masked language model, and is applied to the states of
-sentence and bare template before one is subtracted from the other. A new head (Linear + Tanh) is applied behind that.
+of the supervised BERT model is the transform of its pre-trained masked language model. It is applied to the states of
+sentence and bare template before the subtraction; a new head (Linear + Tanh) is applied after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD_NAMES = {
 
 
 class PromptBERT(TwoStage):
-    """See the module's text."""
+    """PromptBERT."""
 
     head_kinds = ("tanh", "mlm", "auto")
 
@@ -71,13 +71,13 @@ class PromptBERT(TwoStage):
 
     @property
     def _head_first(self) -> bool:
-        """Whether the head is applied before the bare template's state is subtracted, and not behind that."""
+        """Whether the head is applied before the bare template's state is subtracted."""
         return self.recipe.model.head_kind == "mlm" and self._denoises()
 
-    def subtract_templates(self, states: Tensor, bare: Tensor, which: Tensor) -> Tensor:
+    def subtract_templates(self, states: Tensor, bare: Tensor, index: Tensor) -> Tensor:
         if self._head_first:
             states, bare = super().project(states), super().project(bare)
-        return super().subtract_templates(states, bare, which)
+        return super().subtract_templates(states, bare, index)
 
     def project(self, states: Tensor) -> Tensor:
         return states if self._head_first else super().project(states)

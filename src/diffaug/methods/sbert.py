@@ -1,4 +1,4 @@
-"""SBERT: one encoder reads both sentences of an NLI pair, a classifier over [u; v; |u - v|] names their relation."""
+"""SBERT: one encoder for both sentences of an NLI pair, and a classifier over [u; v; |u - v|]."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from diffaug.methods.twostage import TwoStage
 
 
 class SBERT(TwoStage):
-    """See the module's text. Its recipe has a stage 1 and no stage 2."""
+    """SBERT. Its recipe has a stage 1 and no stage 2."""
 
     normal_init: ClassVar[bool] = False

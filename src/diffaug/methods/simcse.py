@@ -1,6 +1,6 @@
 """SimCSE: the first token's state, contrasted under dropout (unsupervised) or over NLI triplets (supervised).
 
-With the views' kind `synonym`, the baseline of its paper: the positive is the sentence with a word exchanged.
+With `views.kind: synonym` it is the baseline of its paper: in the positive, one word is replaced with a synonym.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from diffaug.models.views.synonym import SynonymReplacement
 
 
 class SimCSE(TwoStage):
-    """See the module's text."""
+    """SimCSE."""
 
     view_kinds: ClassVar[tuple[str, ...]] = ("dropout", "synonym")
 
@@ -25,7 +25,7 @@ class SimCSE(TwoStage):
             return super().contrastive_examples(corpus)
         if self.recipe.stage2.objective == "triplets":
             raise DiffaugError(
-                "triplets bring their own positives: for synonyms set stage2.objective to unlabelled or nli_sentences"
+                "triplets have their own positives: for synonyms set stage2.objective to unlabelled or nli_sentences"
             )
         unlabelled = self.recipe.stage2.objective == "unlabelled"
         sentences = corpus.sentences if unlabelled else corpus.nli_sentences

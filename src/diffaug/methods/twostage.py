@@ -1,7 +1,7 @@
-"""What all methods share: stage 1 classifies NLI pairs, stage 2 contrasts sentences; a recipe may leave either out.
+"""The common part of the methods: stage 1 classifies NLI pairs, stage 2 contrasts sentences. Either may be left out.
 
-Both losses may also be taken in one step (`stage2.aux_weight`), which is what the papers call joint training. A
-method's own file says what its encoder looks like, how views differ, and which contrastive loss it takes.
+Both losses can be combined in one step (`stage2.aux_weight`), which the papers call joint training. A method's own file
+defines its encoder, how its views differ, and its contrastive loss.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from diffaug.config import Recipe
+from diffaug.config.typed import nearest
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
 from diffaug.data.records import Triplets
@@ -24,13 +25,13 @@ from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
 from diffaug.losses.contrastive import info_nce
 from diffaug.losses.nli import pair_features
-from diffaug.methods.base import Inputs, Method, Represent, Stage
+from diffaug.methods.base import BareTemplates, ContrastiveRows, Encode, LabelledPairs, Method, Stage, StepBatch
+from diffaug.models.batch import TokenBatch, concatenate
 from diffaug.models.config import DenseConfig, ModelConfig
 from diffaug.models.denoise import denoise_config
 from diffaug.models.encoder import Encoder
 from diffaug.models.heads import build_head
 from diffaug.models.initialise import init_normal, initializer_range
-from diffaug.models.rows import Rows, join_rows
 from diffaug.models.template import Template
 from diffaug.models.views.base import Views
 
@@ -38,20 +39,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 FIRST, SECOND = 0, 1  # the views: premise or first copy, hypothesis or second copy
-# Bare templates that go through the encoder at a time when the table for inference is computed.
+# Batch size of the bare templates in the table for inference.
 _TABLE_BATCH = 64
 
 
 class TwoStage(Method):
-    """See the module's text. Subclasses override what differs.
+    """A method with these two stages. Subclasses override what differs.
 
     Attributes:
-        view_kinds: the `views.kind` a recipe of this method may have.
-        head_kinds: the `model.head_kind` likewise.
-        stage1_learns: the role that learns in stage 1, beside the classifier.
+        view_kinds: the values of `views.kind` that the method supports.
+        head_kinds: the values of `model.head_kind` that it supports.
+        stage1_learns: the role that is trained in stage 1, with the classifier.
         pair_views: the views of premise and hypothesis.
-        normal_init: new layers start as N(0, initializer_range) with zero biases, as in the releases that call
-            transformers' `init_weights`; False leaves torch's defaults, as sentence-transformers does.
+        normal_init: initialise new layers to N(0, initializer_range) with zero biases, as the releases do that call
+            transformers' `init_weights`; False keeps torch's defaults, as sentence-transformers does.
     """
 
     view_kinds: ClassVar[tuple[str, ...]] = ("dropout",)
@@ -63,7 +64,7 @@ class TwoStage(Method):
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
         super().__init__(recipe, encoder, collator)
         width = encoder.backbone.config.hidden_size
-        # In training only; a head that is kept at inference is the encoder's own.
+        # Only for training; a head that is kept at inference belongs to the encoder.
         layer = self.head_layer(recipe, encoder.backbone)
         self.projection = build_head([layer]) if recipe.model.head == "training" else None
         labelled = recipe.stage1 is not None or (recipe.stage2 is not None and recipe.stage2.aux_weight > 0)
@@ -74,18 +75,18 @@ class TwoStage(Method):
     def build(cls, recipe: Recipe, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Self:
         if recipe.views.kind not in cls.view_kinds:
             raise DiffaugError(
-                f"the method {recipe.method!r} does not have views.kind={recipe.views.kind}; it has "
+                f"the method {recipe.method!r} does not support views.kind={recipe.views.kind}; set it to "
                 f"{' or '.join(cls.view_kinds)}"
             )
         settings = recipe.model
         if settings.head_kind not in cls.head_kinds:
             raise DiffaugError(
-                f"the method {recipe.method!r} does not have model.head_kind={settings.head_kind}; it has "
+                f"the method {recipe.method!r} does not support model.head_kind={settings.head_kind}; set it to "
                 f"{' or '.join(cls.head_kinds)}"
             )
         config = cls.model_config(recipe, backbone)
         if settings.denoise:
-            # The MLM head comes first: then the template's share is subtracted from what the head gives.
+            # The MLM head is applied first, and the bare template's vector is subtracted from its output.
             behind_head = settings.head == "kept" and settings.head_kind == "mlm"
             template = Template.build(tokenizer, config.template)
             config = replace(config, denoise=denoise_config(config, backbone, template, behind_head=behind_head))
@@ -102,7 +103,7 @@ class TwoStage(Method):
 
     @classmethod
     def model_config(cls, recipe: Recipe, backbone: PreTrainedModel) -> ModelConfig:
-        """What the trained model will be at inference."""
+        """The settings of the trained model at inference."""
         settings = recipe.model
         return ModelConfig(
             pooling=settings.pooling or ("mean" if settings.template is None else "mask"),
@@ -113,17 +114,17 @@ class TwoStage(Method):
 
     @classmethod
     def head_layer(cls, recipe: Recipe, backbone: PreTrainedModel) -> DenseConfig:
-        """The head, whether it is for training only or kept."""
+        """The settings of the head, for training only or kept."""
         width = backbone.config.hidden_size
         return DenseConfig(width, width)
 
     @classmethod
     def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Views | None:
-        """The module that makes views differ inside the encoder, if there is one."""
+        """The view module, if the method has one."""
         return None
 
     def initialise(self, *modules: nn.Module | None) -> None:
-        """Set the initial weights of new layers; see `normal_init`."""
+        """Initialise new layers; see `normal_init`."""
         for module in modules:
             if module is not None and self.normal_init:
                 init_normal(module, initializer_range(self.encoder.backbone))
@@ -137,12 +138,12 @@ class TwoStage(Method):
         }
         return {role: m for role, m in modules.items() if m is not None and any(True for _ in m.parameters())}
 
-    def represent(self, rows: Rows) -> Tensor:
-        return self.encoder.represent(rows, pooling=self.recipe.model.train_pooling)
+    def represent(self, batch: TokenBatch) -> Tensor:
+        return self.encoder.represent(batch, pooling=self.recipe.model.train_pooling)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Compute what the template says by itself, for every length of a sentence, with the weights of this moment."""
+        """Compute the table of bare templates for inference with the current weights."""
         denoise = self.encoder.denoise
         if denoise is None:
             return
@@ -162,7 +163,6 @@ class TwoStage(Method):
         found = []
         if first is not None:
             assert labelled is not None
-            automatic = first.steps == "auto"
             steps = first.max_steps if first.steps == "auto" else first.steps
             if steps is None:
                 steps = self._steps(first.epochs, labelled, first.batch_size)
@@ -170,12 +170,15 @@ class TwoStage(Method):
                 Stage(
                     number=1,
                     steps=steps,
-                    automatic=automatic,
                     streams={"nli": (labelled, first.batch_size)},
                     learning_rates={self.stage1_learns: first.learning_rate, "classifier": first.learning_rate},
                     schedule_steps=steps,
                     warmup=first.warmup,
                     weight_decay=first.weight_decay,
+                    selects=self.recipe.released.best_from_stage1,
+                    measures_views=True,
+                    automatic=first.steps == "auto",
+                    from_epochs=first.steps is None,
                 )
             )
         if second is not None:
@@ -197,21 +200,22 @@ class TwoStage(Method):
                     weight_decay=second.weight_decay,
                     gradient_cache=second.gradient_cache,
                     dropout=second.dropout,
+                    from_epochs=second.steps is None,
                 )
             )
         return found
 
     def stage2_learns(self) -> list[str]:
-        """The roles that learn in stage 2, unless the recipe freezes some; the classifier joins with its loss."""
+        """The roles that stage 2 trains unless the recipe freezes them; the classifier is added with its loss."""
         return [role for role in self.roles() if role != "classifier"]
 
     def labelled_examples(self, corpus: Corpus) -> Examples:
-        """What stage 1 and the auxiliary loss classify: triplets, each of which is two pairs, or labelled pairs."""
+        """The data of stage 1 and of the auxiliary loss: triplets, each of which is two pairs, or labelled pairs."""
         triplets = self.recipe.data.nli_classes == 2 and isinstance(corpus.nli, Triplets)
         return corpus.triplets() if triplets else corpus.nli_pairs()
 
     def contrastive_examples(self, corpus: Corpus) -> Examples:
-        """What stage 2 contrasts."""
+        """The data of the contrastive loss."""
         assert self.recipe.stage2 is not None
         choices = {
             "triplets": corpus.triplets,
@@ -225,7 +229,7 @@ class TwoStage(Method):
         second, roles = self.recipe.stage2, self.roles()
         for setting, names in (("frozen", second.frozen), ("role_learning_rates", second.role_learning_rates)):
             if unknown := [name for name in names if name not in roles]:
-                raise DiffaugError(f"stage2.{setting} names {unknown[0]!r}; the roles here are {', '.join(roles)}")
+                raise DiffaugError(f"stage2.{setting}: unknown role {unknown[0]!r}{nearest(unknown[0], roles)}")
         learning = [*self.stage2_learns(), *(["classifier"] if aux else [])]
         return {
             role: second.role_learning_rates.get(role, second.learning_rate)
@@ -239,46 +243,51 @@ class TwoStage(Method):
 
     # What a step does
 
-    def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> Inputs:
-        """Rows of one forward: sentences of the contrastive loss, then of the NLI loss, then bare templates."""
+    def collate(self, stage: Stage, batches: Mapping[str, Batch]) -> StepBatch:
+        """One forward for all: the sentences of the contrastive loss, of the NLI loss, and bare templates."""
         ids: list[list[int]] = []
         views: list[int] = []
-        extra: dict[str, Tensor | int] = {}
+
+        def add(sentences: Sequence[list[int]], view: int) -> slice:
+            start = len(ids)
+            ids.extend(sentences)
+            views.extend([view] * len(sentences))
+            return slice(start, len(ids))
+
+        contrastive = pairs = templates = None
         if "contrastive" in batches:
             examples = batches["contrastive"].examples
             if len(examples[0]) == 1:
                 examples = [(sentence, sentence) for (sentence,) in examples]
-            for column, sentences in enumerate(zip(*examples, strict=True)):
-                ids += sentences
-                views += [FIRST if column == 0 else SECOND] * len(sentences)
-            extra["anchors"] = len(examples)
-            extra["columns"] = len(examples[0])
-        contrastive = len(ids)
+            columns = list(zip(*examples, strict=True))
+            for column, sentences in enumerate(columns):
+                add(sentences, FIRST if column == 0 else SECOND)
+            contrastive = ContrastiveRows(slice(0, len(ids)), len(columns))
         if "nli" in batches:
             # Hypotheses are one column of pairs, or the entailments and then the contradictions of triplets.
             premises, *columns = zip(*batches["nli"].examples, strict=True)
-            hypotheses = [sentence for column in columns for sentence in column]
-            ids += [*premises, *hypotheses]
-            views += [self.pair_views[0]] * len(premises) + [self.pair_views[1]] * len(hypotheses)
             labels = batches["nli"].labels or [1] * len(premises) + [0] * len(premises)
-            extra["labels"] = torch.tensor(labels)
-            extra["premises"] = len(premises)
+            pairs = LabelledPairs(
+                add(premises, self.pair_views[0]),
+                add([sentence for column in columns for sentence in column], self.pair_views[1]),
+                torch.tensor(labels),
+            )
         if not self._views_differ():
             views = [FIRST] * len(ids)
-        rows = self.collator.rows(ids, views)
-        if contrastive and self._denoises():
-            kinds, extra["bare"] = self._bare_templates(ids[:contrastive], views[:contrastive])
-            extra["bare_rows"] = len(kinds)
-            rows = join_rows(rows, self.collator.bare_templates(*zip(*kinds, strict=True)))
-        return Inputs(rows, extra)
+        tokens = self.collator.rows(ids, views)
+        if contrastive is not None and self._denoises():
+            kinds, index = self._bare_templates(ids[contrastive.rows], views[contrastive.rows])
+            tokens = concatenate(tokens, self.collator.bare_templates(*zip(*kinds, strict=True)))
+            templates = BareTemplates(slice(len(ids), len(tokens)), index)
+        return StepBatch(tokens, contrastive, pairs, templates)
 
     def _views_differ(self) -> bool:
-        """By a module or a template of their own, and not by dropout alone."""
+        """Whether the views differ by more than dropout: by a module, or by templates of their own."""
         module = self.encoder.views is not None and not self.recipe.views.same
         return module or len(self.collator.templates) > 1
 
     def bare_length(self, length: int) -> int:
-        """For how long a sentence the bare template of a sentence of that length stands."""
+        """The sentence length that the bare template of a sentence of this length stands for."""
         return length
 
     def _denoises(self) -> bool:
@@ -288,70 +297,70 @@ class TwoStage(Method):
     def _bare_templates(
         self, ids: Sequence[Sequence[int]], views: Sequence[int]
     ) -> tuple[list[tuple[int, int]], Tensor]:
-        """The distinct (length, view) a batch needs a bare template for, and which of them each row needs."""
+        """The distinct (length, view) of a batch, each of which needs a bare template, and the index of each row's."""
         wanted = list(zip(map(len, ids), views, strict=True))
         place = {kind: i for i, kind in enumerate(dict.fromkeys(wanted))}
         kinds = [(self.bare_length(length), view) for length, view in place]
         return kinds, torch.tensor([place[kind] for kind in wanted])
 
-    def losses(self, stage: Stage, inputs: Inputs, represent: Represent) -> dict[str, Tensor]:
-        vectors = represent(inputs.rows)
+    def losses(self, stage: Stage, batch: StepBatch, encode: Encode) -> dict[str, Tensor]:
+        vectors = encode(batch.tokens)
         found: dict[str, Tensor] = {}
-        contrastive = 0
-        if "anchors" in inputs.extra:
-            contrastive = inputs.extra["anchors"] * inputs.extra["columns"]
-            states = vectors[:contrastive]
-            if "bare" in inputs.extra:
-                bare = vectors[-inputs.extra["bare_rows"] :]
-                states = self.subtract_templates(states, bare, inputs.extra["bare"])
-            found |= self.contrast(states, inputs)
-        if "labels" in inputs.extra:
-            labels, count = inputs.extra["labels"], inputs.extra["premises"]
-            pairs = self.pair_vectors(vectors[contrastive : contrastive + count + len(labels)])
-            premises, hypotheses = pairs[:count], pairs[count:]
-            assert self.classifier is not None
-            # A triplet's premise is encoded once and belongs to two pairs.
-            premises = premises.repeat(len(labels) // count, 1)
-            logits = self.classifier(pair_features(premises, hypotheses))
-            found["nli"] = F.cross_entropy(logits.float(), labels)
-        found["loss"] = self.total(stage, found)
+        if batch.contrastive is not None:
+            states = vectors[batch.contrastive.rows]
+            if batch.templates is not None:
+                states = self.subtract_templates(states, vectors[batch.templates.rows], batch.templates.index)
+            found |= self.contrast(states, batch)
+        if batch.pairs is not None:
+            found["nli"] = self.classify(vectors, batch.pairs)
+        found["loss"] = self.total(found)
         return found
 
+    def classify(self, vectors: Tensor, pairs: LabelledPairs) -> Tensor:
+        """The cross entropy of the labelled pairs."""
+        assert self.classifier is not None
+        premises = self.pair_vectors(vectors[pairs.premises])
+        hypotheses = self.pair_vectors(vectors[pairs.hypotheses])
+        premises = premises.repeat(len(hypotheses) // len(premises), 1)
+        logits = self.classifier(pair_features(premises, hypotheses))
+        return F.cross_entropy(logits.float(), pairs.labels)
+
     def pair_vectors(self, vectors: Tensor) -> Tensor:
-        """What the classifier reads: (premises, then hypotheses, hidden size)."""
+        """The vectors that the classifier reads: (sequences, hidden size) -> the same shape."""
         return vectors
 
-    def subtract_templates(self, states: Tensor, bare: Tensor, which: Tensor) -> Tensor:
-        """Denoising: the states of sentences, less those of their bare templates.
+    def subtract_templates(self, states: Tensor, bare: Tensor, index: Tensor) -> Tensor:
+        """Denoising: the states of sentences minus those of their bare templates.
 
         Args:
-            states: (rows, hidden size)
+            states: (sentences, hidden size)
             bare: (distinct bare templates, hidden size)
-            which: (rows,), the bare template of each row.
+            index: (sentences,), the bare template of each sentence.
         """
-        return states - bare[which]
+        return states - bare[index]
 
     def project(self, states: Tensor) -> Tensor:
-        """Pooled states to the vectors that are contrasted."""
+        """Pooled states to the vectors of the contrastive loss."""
         projected: Tensor = (self.projection or self.encoder.head)(states)
         return projected
 
-    def contrast(self, states: Tensor, inputs: Inputs) -> dict[str, Tensor]:
+    def contrast(self, states: Tensor, batch: StepBatch) -> dict[str, Tensor]:
         """The losses of the contrastive part of a step, by name.
 
         Args:
-            states: (columns * anchors, hidden size): all anchors, all positives, and all hard negatives if there are.
-            inputs: the step's.
+            states: (contrastive sequences, hidden size).
+            batch: the whole step; ``batch.contrastive`` says what the sequences are.
         """
         assert self.recipe.stage2 is not None
-        columns = self.project(states).chunk(inputs.extra["columns"])
+        assert batch.contrastive is not None
+        columns = batch.contrastive.split(self.project(states))
         anchors, positives, *negatives = (gather_rows(column) for column in columns)
         loss = info_nce(anchors, positives, negatives[0] if negatives else None, self.recipe.stage2.temperature)
         return {"contrastive": loss}
 
-    def total(self, stage: Stage, found: Mapping[str, Tensor]) -> Tensor:
-        """What is minimised, of the losses of a step."""
-        if stage.number == 1:
+    def total(self, found: Mapping[str, Tensor]) -> Tensor:
+        """The loss that is minimised, from the losses of a step."""
+        if "contrastive" not in found:
             return found["nli"]
         assert self.recipe.stage2 is not None
         loss = self.recipe.stage2.weight * found["contrastive"]

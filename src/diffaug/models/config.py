@@ -44,6 +44,10 @@ class LoraConfig:
     scale: float = 1.0
 
 
+ViewsConfig = PrefixConfig | AdapterConfig | LoraConfig
+"""The settings of a view module that is saved with the model."""
+
+
 @dataclass(frozen=True)
 class FlowConfig:
     """A normalising flow behind the pooling: see `diffaug.models.flow.Flow` for its settings."""
@@ -131,8 +135,8 @@ class ModelConfig:
             raise DiffaugError(f"max_length must be at least 1, not {self.max_length}")
 
     @property
-    def views(self) -> PrefixConfig | AdapterConfig | LoraConfig | None:
-        """The learned module of the views."""
+    def views(self) -> ViewsConfig | None:
+        """The settings of the view module, if the model has one."""
         return self.prefix or self.adapter or self.lora
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""In the last layer, only the tokens that are pooled.
+"""Compute the last layer at the pooled tokens only.
 
-A vector that is read at one token needs the last layer's keys and values of all tokens, and nothing else of them: what
-comes behind the last attention is computed for a row's other twenty tokens in vain. Every operation there treats tokens
-one by one, so that a shorter row will do, which the first linear layer is given. What went past the attention still has
-all tokens: when it is added, the pooled ones are taken of it.
+"cls" and "mask" pooling read one token per sequence. Of all other tokens the last layer needs only keys and values:
+everything after its attention would be computed for nothing. Those operations treat tokens one by one, so that they
+can be given the pooled tokens alone. The first linear layer after the last attention selects them; residual
+connections that still have all tokens are reduced when they are added.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from diffaug.models.packed import Packed, PackedStates
+from diffaug.models.batch import PackedBatch
+from diffaug.models.packed_attention import PackedAttention
 
 _SUMS = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
 
 
-class OnlyPooled(TorchFunctionMode):
-    """The context for one forward of a backbone, whose last states then are (1, rows, width).
+class LastLayerPruning(TorchFunctionMode):
+    """The context of one backbone forward, whose last hidden states are then (1, sequences, width).
 
     Args:
-        packed: the rows, and where they are pooled.
-        states: counts the attentions.
+        batch: the packed batch, which says where it is pooled.
+        attention: counts the layers.
     """
 
-    def __init__(self, packed: Packed, states: PackedStates) -> None:
+    def __init__(self, batch: PackedBatch, attention: PackedAttention) -> None:
         super().__init__()
-        self._pool_at = packed.pool_at
-        self._all = packed.input_ids.shape[1]
-        self._states = states
-        self._begun = False
+        self._pool_positions = batch.pool_positions
+        self._tokens = batch.input_ids.shape[1]
+        self._attention = attention
+        self._active = False
 
     def __torch_function__(
         self,
@@ -43,18 +44,18 @@ class OnlyPooled(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if self._begun and func in _SUMS and self._differ(args):
-            # Never in place: there may be more to read of the longer one.
-            func, args = torch.add, tuple(self._pooled(states) for states in args)
-        elif not self._begun and func is F.linear and self._states.complete:
-            args = (self._pooled(args[0]), *args[1:])
-            self._begun = True
+        if self._active and func in _SUMS and self._sizes_differ(args):
+            # Never in place: the tensor with all tokens may be read again.
+            func, args = torch.add, tuple(self._select(states) for states in args)
+        elif not self._active and func is F.linear and self._attention.complete:
+            args = (self._select(args[0]), *args[1:])
+            self._active = True
         return func(*args, **(kwargs or {}))
 
-    def _differ(self, states: Sequence[Any]) -> bool:
+    def _sizes_differ(self, states: Sequence[Any]) -> bool:
         """Whether these are (1, all tokens, width) and (1, pooled tokens, width)."""
         lengths = [each.shape[1] for each in states if len(getattr(each, "shape", ())) == 3]
-        return sorted(lengths) == sorted([self._all, len(self._pool_at)])
+        return sorted(lengths) == sorted([self._tokens, len(self._pool_positions)])
 
-    def _pooled(self, states: Any) -> Any:
-        return states.index_select(1, self._pool_at) if states.shape[1] == self._all else states
+    def _select(self, states: Any) -> Any:
+        return states.index_select(1, self._pool_positions) if states.shape[1] == self._tokens else states

@@ -1,4 +1,4 @@
-"""From token states to one vector a sentence. Each name says which layers it reads."""
+"""Pooling: from the hidden states of a sequence's tokens to one vector per sequence."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from diffaug.models.batch import PackedBatch, PaddedBatch, TokenBatch
 from diffaug.models.config import Pooling
-from diffaug.models.rows import Rows
 
-# The layers whose states are averaged before the tokens are, counted as transformers counts hidden states:
-# 0 is the embedding layer's output, 1 the first layer's, -1 the last layer's.
+# The layers that are averaged before the tokens are. 0 is the output of the embedding layer, 1 that of the first
+# layer, -1 that of the last, as in transformers' `hidden_states`.
 _LAYERS: dict[str, tuple[int, ...]] = {
     "mean": (-1,),
     "first_last": (1, -1),
@@ -23,38 +23,45 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 def needs_all_layers(pooling: Pooling) -> bool:
-    """Whether ``pooling`` reads more than the last layer."""
+    """Whether ``pooling`` reads other layers than the last."""
     return len(_LAYERS.get(pooling, (-1,))) > 1
 
 
-def mix_layers(pooling: Pooling, last: Tensor, hidden: tuple[Tensor, ...] | None = None) -> Tensor:
-    """The mean of the layers a pooling reads, of the shape of ``last``."""
-    states = [last if layer == -1 else hidden[layer] for layer in _LAYERS.get(pooling, (-1,))]  # type: ignore[index]
-    return states[0] if len(states) == 1 else torch.stack(states).mean(0)
-
-
-def pool(pooling: Pooling, rows: Rows, last: Tensor, hidden: tuple[Tensor, ...] | None = None) -> Tensor:
+def pool(pooling: Pooling, batch: TokenBatch, last: Tensor, hidden: tuple[Tensor, ...] = ()) -> Tensor:
     """Pool token states.
 
     Args:
-        pooling: ``cls``: the first token of the last layer, no pooler. ``mask``: the template's mask token.
-            ``mean``, ``first_last`` (layer 1 and last), ``static_last`` (embedding layer and last), ``last2``: the
-            mean over the tokens of a row, padding left out.
-        rows: the token rows the states belong to.
-        last: (rows, length, width), the last layer's states.
-        hidden: all layers' states, for the poolings that need them.
+        pooling: ``cls``: the first token of the last layer, without BERT's pooler. ``mask``: the template's mask
+            token. ``mean``, ``first_last`` (layer 1 and last), ``static_last`` (embedding layer and last), ``last2``
+            (the last two): the mean over layers and over tokens, padding excluded.
+        batch: the tokens.
+        last: the last layer's states: (sequences, length, width) if padded, (1, tokens, width) if packed.
+        hidden: the states of all layers, if the pooling needs them.
 
     Returns:
-        (rows, width)
+        (sequences, width); of a packed batch, filler sequences included.
     """
+    states = last
+    if needs_all_layers(pooling):
+        states = torch.stack([last if layer == -1 else hidden[layer] for layer in _LAYERS[pooling]]).mean(0)
+    if isinstance(batch, PackedBatch):
+        return _pool_packed(pooling, batch, states.squeeze(0))
+    assert isinstance(batch, PaddedBatch)
     if pooling == "cls":
-        return last[:, 0]
+        return states[:, 0]
     if pooling == "mask":
-        assert rows.pool_at is not None, "mask pooling reads the template's mask token"
-        # shape[0], not len(): an export to ONNX keeps the number of rows open only that way.
-        return last[torch.arange(last.shape[0], device=last.device), rows.pool_at]
-    mixed = mix_layers(pooling, last, hidden)
-    if rows.attention_mask is None:
-        return mixed.mean(1)
-    weights = rows.attention_mask.to(mixed.dtype).unsqueeze(-1)  # (rows, length, 1)
-    return (mixed * weights).sum(1) / weights.sum(1)
+        assert batch.pool_positions is not None, "mask pooling needs a template"
+        # shape[0] instead of len(): an export to ONNX keeps the batch size dynamic only that way.
+        return states[torch.arange(states.shape[0], device=states.device), batch.pool_positions]
+    if batch.attention_mask is None:
+        return states.mean(1)
+    weights = batch.attention_mask.to(states.dtype).unsqueeze(-1)  # (sequences, length, 1)
+    return (states * weights).sum(1) / weights.sum(1)
+
+
+def _pool_packed(pooling: Pooling, batch: PackedBatch, states: Tensor) -> Tensor:
+    """The same from states (tokens, width)."""
+    if pooling in ("cls", "mask"):
+        return states.index_select(0, batch.pool_positions)
+    sums = states.new_zeros(len(batch.starts), states.shape[1], dtype=torch.float32)
+    return sums.index_add(0, batch.sequence_ids, states.float()) / batch.lengths[:, None]

@@ -37,7 +37,7 @@ class Progress:
         stage, step: the stage, and how many of its steps are done.
         best: the best selection score so far, where it was reached, and all scores there.
         stale: evaluations since then.
-        curves: delta and kappa of stage 1, as `Readiness` keeps them.
+        curves: delta and kappa of stage 1, as in `CompatibilityCurves`.
         stage1_end: how and when stage 1 ended, in words.
         metrics_bytes: the length of the metrics file at this point.
         scaler: the state of fp16's loss scaling.

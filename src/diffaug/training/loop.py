@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from accelerate import Accelerator
@@ -20,297 +18,249 @@ from diffaug.config import Recipe
 from diffaug.data.sampling import Stream
 from diffaug.distributed import any_process, average_gradients
 from diffaug.errors import DiffaugError
-from diffaug.methods.base import Inputs, Method, Stage
+from diffaug.methods.base import Stage, StepBatch
 from diffaug.models.io.saved import model_weights
+from diffaug.training.callbacks import Callback, ViewCompatibility
 from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
-from diffaug.training.execution.select import Passes, passes_for
+from diffaug.training.context import TrainingContext
+from diffaug.training.execution.executor import Executor, choose_executor
 from diffaug.training.optimizer import build_optimizer, set_learning_rates, trainable
-from diffaug.training.precision import Precision
-from diffaug.training.prefetch import Ahead
-from diffaug.training.scoring import Scorer, Scores
+from diffaug.training.prefetch import Prefetcher
+from diffaug.training.scoring import Scores
 from diffaug.training.signals import StopRequest
-from diffaug.training.stage_cache import Beginning, Ending
-from diffaug.training.stopping import Readiness
-from diffaug.training.tracking import Tracker
 
-# Steps between looks at the loss: reading it makes a GPU wait.
+# Steps between logged losses: reading a loss makes the GPU wait.
 _LOG_EVERY = 10
 
 
-class TrainingInterrupted(DiffaugError):  # noqa: N818 - nothing went wrong
+class TrainingInterrupted(DiffaugError):  # noqa: N818 - not an error of the user
     """The run was asked to stop; its state is saved."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("the run was interrupted and its state saved; go on with --resume")
+        super().__init__("the run was interrupted and its state saved; continue it with --resume")
         self.signal = number
 
 
 class Loop:
-    """Runs the stages of a method, evaluates, keeps the best, and saves its state.
+    """Runs the stages of a method, evaluates, keeps the best model, and saves checkpoints.
 
     Args:
-        recipe: the run's settings.
-        method: what learns.
-        stages: as the method planned them.
-        scorer: evaluates.
-        tracker: records.
-        accelerator: device and processes.
-        precision: in how many bits.
-        folder: of the run.
-        save_best: writes the best model's weights and scores.
-        stop: becomes true when the run should end.
-        beginning: where runs that begin the same find the end of stage 1, and leave it; None if each trains its own.
+        context: the run.
+        save_best: writes the best model, given its weights and scores.
+        stop: becomes true when the run should stop.
+        callbacks: called in this order, after the built-in `ViewCompatibility`.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
-        method: Method,
-        stages: list[Stage],
-        scorer: Scorer,
-        tracker: Tracker,
-        accelerator: Accelerator,
-        precision: Precision,
-        folder: Path,
+        context: TrainingContext,
         save_best: Callable[[dict[str, Tensor], dict[str, float]], None],
         stop: StopRequest,
-        beginning: Beginning | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
-        self._recipe = recipe
-        self._method = method
-        self._stages = stages
-        self._scorer = scorer
-        self._tracker = tracker
-        self._accelerator = accelerator
-        self._folder = folder
+        self.context = context
         self._save_best = save_best
         self._stop = stop
-        self._precision = precision
-        self._beginning = beginning
+        self._callbacks = [ViewCompatibility(), *callbacks]
         self._best_weights: dict[str, Tensor] | None = None
-        self._measured: dict[str, float] = {}
         self._saved_at = time.monotonic()
-        self.progress = Progress()
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run stands."""
+        return self.context.progress
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
-        """All stages, from the beginning or from a checkpoint."""
+        """Run all stages, from the start or from a checkpoint."""
+        context = self.context
         if checkpoint is not None:
-            self.progress = checkpoint.progress
-            checkpoint.restore_model(self._method)
-        self._tracker.rewind(self.progress.metrics_bytes)
+            context.progress = checkpoint.progress
+            checkpoint.restore_model(context.method)
+        context.tracker.rewind(context.progress.metrics_bytes)
         if checkpoint is None:
-            self._take_over_stage1()
-        for stage in self._stages:
-            if stage.number >= self.progress.stage:
-                self.progress.stage = stage.number
+            for callback in self._callbacks:
+                callback.on_train_begin(context)
+        for stage in context.stages:
+            if stage.number >= context.progress.stage:
+                context.progress.stage = stage.number
                 self._run_stage(stage, checkpoint)
                 checkpoint = None
-                self.progress.stage, self.progress.step = stage.number + 1, 0
-        if not self._stages:
+                context.progress.stage, context.progress.step = stage.number + 1, 0
+        if not context.stages:
             self._score_untrained()
         self._write_best()
 
-    def _take_over_stage1(self) -> None:
-        """Go straight to stage 2 if another run has left the end of this one's stage 1."""
-        ending = None if self._beginning is None else self._beginning.take_over(self._method)
-        if ending is None:
-            return
-        self._precision.restore(ending.scaler)
-        self.progress.stage, self.progress.curves, self.progress.stage1_end = 2, ending.curves, ending.words
-        for entry in ending.metrics:
-            self._tracker.log(entry.pop("stage"), entry.pop("step"), entry)
-        self._tracker.say(f"stage 1 is that of another run that began the same; it ended {ending.words}")
-
-    def _leave_stage1(self, learned: Collection[str]) -> None:
-        """For runs that begin the same."""
-        if self._beginning is not None:
-            lines = (self._folder / "metrics.jsonl").read_text("utf-8").splitlines()
-            metrics = [json.loads(line) for line in lines]
-            progress, scaler = self.progress, self._precision.state()
-            self._beginning.keep(self._method, learned, Ending(progress.stage1_end, progress.curves, scaler, metrics))
-
     def _score_untrained(self) -> None:
-        """A method without stages: the model as it is, is the result."""
-        scores = self._scorer(alarm=False)
-        self._tracker.log(0, 0, scores.values)
+        """A method without stages: the untrained model is the result."""
+        scores = self.context.scorer(alarm=False)
+        self.context.tracker.log(0, 0, scores.values)
         self._keep_if_best(0, scores)
 
     def _run_stage(self, stage: Stage, checkpoint: Checkpoint | None) -> None:
-        progress, accelerator = self.progress, self._accelerator
-        names = trainable(self._method, stage)
-        optimizer = build_optimizer(self._method, stage)
-        streams = stage_streams(self._recipe, stage, accelerator)
+        context, recipe, method = self.context, self.context.recipe, self.context.method
+        progress, accelerator = context.progress, context.accelerator
+        names = trainable(method, stage)
+        optimizer = build_optimizer(method, stage)
+        streams = stage_streams(recipe, stage, accelerator)
         if checkpoint is None:
-            torch.manual_seed(self._recipe.seed * 100 + stage.number * 10 + accelerator.process_index)
+            torch.manual_seed(recipe.seed * 100 + stage.number * 10 + accelerator.process_index)
         else:
             checkpoint.restore_optimizer(optimizer, names)
-            self._precision.restore(progress.scaler)
+            context.precision.restore(progress.scaler)
             checkpoint.restore_random_state(accelerator.device)
         self._announce(stage, names, streams)
-        readiness = Readiness(**progress.curves) if progress.curves else Readiness()
-        if progress.step == 0 and stage.number == 1:
-            self._measure(stage, readiness)
+        for callback in self._callbacks:
+            callback.on_stage_begin(context, stage)
 
-        self._method.begin(stage)
-        device, accumulate = accelerator.device, self._recipe.loop.accumulate
-        clipped = {name: p for name, p in self._method.named_parameters() if p.requires_grad}
-        passes = passes_for(self._method, stage, self._precision, device, clipped, self._recipe.loop.fast)
+        method.begin(stage)
+        device, accumulate = accelerator.device, recipe.loop.accumulate
+        with_gradient = {name: p for name, p in method.named_parameters() if p.requires_grad}
+        executor = choose_executor(method, stage, context.precision, device, with_gradient, recipe.loop.fast)
 
-        def prepare(index: int) -> Inputs:
+        def prepare(index: int) -> StepBatch:
             batches = {name: stream.batch(index) for name, stream in streams.items()}
-            return passes.prepare(self._method.collate(stage, batches))
+            return executor.prepare(method.collate(stage, batches))
 
-        ahead = Ahead(prepare, stage.steps * accumulate) if device.type == "cuda" else None
+        prefetcher = Prefetcher(prepare, stage.steps * accumulate) if device.type == "cuda" else None
         with (
-            closing(ahead) if ahead else nullcontext(),
-            self._tracker.bar(f"stage {stage.number}", stage.steps, progress.step) as show,
+            closing(prefetcher) if prefetcher else nullcontext(),
+            context.tracker.bar(f"stage {stage.number}", stage.steps, progress.step) as show,
         ):
             while progress.step < stage.steps:
                 factor = set_learning_rates(optimizer, stage, progress.step)
-                losses = self._step(stage, ahead or prepare, passes, optimizer, list(clipped.values()))
+                losses = self._step(stage, prefetcher or prepare, executor, optimizer, list(with_gradient.values()))
                 progress.step += 1
                 last = progress.step == stage.steps
-                evaluate = last or progress.step % self._recipe.loop.eval_every == 0
-                stop = any_process(bool(self._stop), accelerator.device)
-                save = stop or any_process(self._due(), accelerator.device)
+                evaluate = last or progress.step % recipe.loop.eval_every == 0
+                stop = any_process(bool(self._stop), device)
+                save = stop or any_process(self._save_is_due(), device)
                 if evaluate or save or progress.step % _LOG_EVERY == 0:
                     self._log_losses(stage, losses, factor)
-                if show.due() and not last:  # whose evaluation speaks for itself
+                if show.due() and not last:  # the last step is followed by the line of its evaluation
                     show(progress.step, float(losses["loss"]))
-                done = evaluate and self._evaluate(stage, readiness, last)
+                done = evaluate and self._evaluate(stage, last)
                 if done or last:
-                    break  # asked to stop now, the next stage does so after its first step; after the last, we are done
+                    break  # a stop request is then handled after the next stage's first step, if there is one
                 if save:
                     self._save(optimizer, names)
                 if stop:
-                    # Together: when one leaves, who launched them ends the others, of which one still writes.
+                    # All together: when one process exits, the launcher ends the others, one of which still writes.
                     accelerator.wait_for_everyone()
                     raise TrainingInterrupted(self._stop.signal or signal.SIGTERM)
-        if stage.number == 1:
-            self._leave_stage1(names)
+        for callback in self._callbacks:
+            callback.on_stage_end(context, stage, names)
 
     def _step(
         self,
         stage: Stage,
-        inputs_of: Callable[[int], Inputs],
-        passes: Passes,
+        batch_at: Callable[[int], StepBatch],
+        executor: Executor,
         optimizer: Optimizer,
         parameters: list[nn.Parameter],
     ) -> dict[str, Tensor]:
-        """One optimiser step; returns its losses, still on the device."""
-        accumulate = self._recipe.loop.accumulate
+        """One optimiser step; returns its losses, on the device."""
+        context, accumulate = self.context, self.context.recipe.loop.accumulate
         sums: dict[str, Tensor] = {}
         for part in range(accumulate):
-            inputs = inputs_of(self.progress.step * accumulate + part).to(self._accelerator.device)
-            with self._precision.autocast():
-                losses = self._method.losses(stage, inputs, passes)
-            self._precision.backward(losses["loss"] / accumulate)
-            passes.backward()
+            batch = batch_at(context.progress.step * accumulate + part).to(context.accelerator.device)
+            with context.precision.autocast():
+                losses = context.method.losses(stage, batch, executor)
+            context.precision.backward(losses["loss"] / accumulate)
+            executor.backward()
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0) + value.detach() / accumulate
         average_gradients(parameters)
-        self._precision.step(optimizer, parameters, self._recipe.loop.clip)
+        context.precision.step(optimizer, parameters, context.recipe.loop.clip)
         return sums
 
     def _log_losses(self, stage: Stage, losses: dict[str, Tensor], factor: float) -> None:
-        """Log the losses of this step, which must be numbers."""
+        """Log the losses of this step, which must be finite."""
+        context = self.context
         values = {name: float(value) for name, value in losses.items()}
-        if any_process(not math.isfinite(values["loss"]), self._accelerator.device):
+        if any_process(not math.isfinite(values["loss"]), context.accelerator.device):
             self._write_best()
-            self._accelerator.wait_for_everyone()
+            context.accelerator.wait_for_everyone()
             raise DiffaugError(
-                f"the loss is not a finite number any more (stage {stage.number}, by step {self.progress.step}); "
-                "lower the learning rate or set loop.precision=fp32. The best model so far, if any, is in best/"
+                f"the loss is not finite (stage {stage.number}, step {context.progress.step}); lower the learning "
+                "rate or set loop.precision=fp32. The best model so far, if there is one, is in best/"
             )
         rates = {f"lr_{role}": rate * factor for role, rate in stage.learning_rates.items()}
-        self._tracker.log(stage.number, self.progress.step, {**values, **rates})
+        context.tracker.log(stage.number, context.progress.step, {**values, **rates})
 
-    def _evaluate(self, stage: Stage, readiness: Readiness, last: bool) -> bool:
-        """Measure and score now; whether the stage is done."""
-        self._measure(stage, readiness)
-        selects = stage.number == self._stages[-1].number or self._recipe.released.best_from_stage1
+    def _evaluate(self, stage: Stage, last: bool) -> bool:
+        """Score the model now; whether the stage ends."""
+        context, progress = self.context, self.context.progress
+        shown: dict[str, float] = {}
+        for callback in self._callbacks:
+            shown |= callback.on_evaluate_begin(context, stage)
+        selects = stage.selects or stage is context.stages[-1]
         try:
-            scores = self._scorer(selects)
+            scores = context.scorer(selects)
         except DiffaugError:
             self._write_best()
             raise
-        self._tracker.log(stage.number, self.progress.step, scores.values)
+        context.tracker.log(stage.number, progress.step, scores.values)
         better = selects and self._keep_if_best(stage.number, scores)
-        shown = {**scores.values, **(self._measured if stage.number == 1 else {})}
-        self._tracker.say(_line(stage, self.progress.step, shown, better))
-        reason = readiness.reason_to_stop() if stage.automatic else None
-        if stage.number == 1 and (reason or last):
-            given = "the most it may take (stage1.max_steps)" if stage.automatic else "the number of steps asked for"
-            self.progress.stage1_end = f"after {self.progress.step} steps: {reason or given}"
-            self._tracker.say(f"stage 1 ends {self.progress.stage1_end}")
-        if reason:
+        context.tracker.say(_line(stage, progress.step, {**scores.values, **shown}, better))
+        ends = [callback.on_evaluate_end(context, stage, last) for callback in self._callbacks]
+        if any(ends):
             return True
-        patience = self._recipe.loop.patience
-        if selects and patience is not None and self.progress.stale >= patience:
-            self._tracker.say(f"no better score in {patience} evaluations: stage {stage.number} ends")
+        patience = context.recipe.loop.patience
+        if selects and patience is not None and progress.stale >= patience:
+            context.tracker.say(f"no better score in {patience} evaluations: stage {stage.number} ends")
             return True
         return False
 
-    def _measure(self, stage: Stage, readiness: Readiness) -> None:
-        """delta and kappa, where the model has learned views."""
-        measured = self._scorer.compatibility()
-        if measured is None:
-            return
-        if stage.number == 1 and measured.kappa is not None:
-            readiness.add(self.progress.step, measured.delta, measured.kappa)
-            self.progress.curves = asdict(readiness)
-        self._tracker.log(stage.number, self.progress.step, measured.values())
-        self._measured = measured.values()
-
     def _keep_if_best(self, stage: int, scores: Scores) -> bool:
-        best = self.progress.best
-        if best is not None and scores.selection <= best["selection"]:
-            self.progress.stale += 1
+        progress = self.context.progress
+        if progress.best is not None and scores.selection <= progress.best["selection"]:
+            progress.stale += 1
             return False
-        self.progress.stale = 0
-        self.progress.best = {"stage": stage, "step": self.progress.step, **asdict(scores)}
-        if self._accelerator.is_main_process:
-            self._best_weights = model_weights(self._method.encoder)
+        progress.stale = 0
+        progress.best = {"stage": stage, "step": progress.step, **asdict(scores)}
+        if self.context.accelerator.is_main_process:
+            self._best_weights = model_weights(self.context.method.encoder)
         return True
 
-    def _due(self) -> bool:
-        return time.monotonic() - self._saved_at >= 60 * self._recipe.loop.save_minutes
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self._saved_at >= 60 * self.context.recipe.loop.save_minutes
 
     def _save(self, optimizer: Optimizer, names: dict[str, nn.Parameter]) -> None:
-        """The best model first, then the state: a state never speaks of a best model that is not there."""
+        """Write the best model first, then the checkpoint, which refers to it."""
         self._write_best()
-        self.progress.scaler = self._precision.state()
-        self.progress.metrics_bytes = self._tracker.tell()
-        device, main = self._accelerator.device, self._accelerator.is_main_process
-        save_checkpoint(self._folder / "checkpoints", self.progress, self._method, optimizer, names, device, main)
+        context, progress = self.context, self.context.progress
+        progress.scaler = context.precision.state()
+        progress.metrics_bytes = context.tracker.tell()
+        device, main = context.accelerator.device, context.accelerator.is_main_process
+        save_checkpoint(context.folder / "checkpoints", progress, context.method, optimizer, names, device, main)
         self._saved_at = time.monotonic()
 
     def _write_best(self) -> None:
-        if self._best_weights is not None and self.progress.best is not None:
-            self._save_best(self._best_weights, self.progress.best["values"])
+        if self._best_weights is not None and self.context.progress.best is not None:
+            self._save_best(self._best_weights, self.context.progress.best["values"])
             self._best_weights = None
 
     def _announce(self, stage: Stage, names: dict[str, nn.Parameter], streams: dict[str, Stream]) -> None:
-        learns = sum(p.numel() for p in names.values())
-        parts = [f"stage {stage.number}: {learns:,} parameters learn ({', '.join(stage.learning_rates)})"]
+        context, step = self.context, self.context.progress.step
+        count = sum(p.numel() for p in names.values())
+        parts = [f"stage {stage.number}: training {count:,} parameters ({', '.join(stage.learning_rates)})"]
         parts += [f"{name} {len(s.examples):,} in batches of {s.batch_size}" for name, s in streams.items()]
-        negatives = self._method.negatives_per_anchor(stage)
+        negatives = context.method.negatives_per_anchor(stage)
         if negatives is not None:
-            parts.append(f"{negatives} negatives an anchor")
-        if negatives is not None and self.progress.step == 0:
-            self._tracker.log(stage.number, self.progress.step, {"negatives_per_anchor": negatives})
-        self._tracker.say("; ".join(parts))
-        settings = self._recipe.stage1 if stage.number == 1 else self._recipe.stage2
-        if settings is not None and settings.steps is None and stage.steps < self._recipe.loop.eval_every:
-            # Epochs are meant for more: a few hundred labels are a handful of batches.
-            self._tracker.say(
-                f"stage {stage.number} has {stage.steps} steps, over before the first evaluation was due: with so few "
-                f"examples, set their number, as in stage{stage.number}.steps=200"
+            parts.append(f"{negatives} negatives per anchor")
+        if negatives is not None and step == 0:
+            context.tracker.log(stage.number, step, {"negatives_per_anchor": negatives})
+        context.tracker.say("; ".join(parts))
+        if stage.from_epochs and stage.steps < context.recipe.loop.eval_every:
+            # Epochs are meant for more data: a few hundred labels are a handful of batches.
+            context.tracker.say(
+                f"stage {stage.number} has only {stage.steps} steps, fewer than loop.eval_every; with so few examples, "
+                f"set the number of steps, as in stage{stage.number}.steps=200"
             )
 
 
 def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dict[str, Stream]:
-    """The data of a stage in the order of the recipe's seed, this process's share of it.
+    """The data of a stage in the order of the recipe's seed, and this process's part of it.
 
     Raises:
         DiffaugError: too few examples for a batch.
@@ -328,7 +278,7 @@ def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dic
 
 
 def _line(stage: Stage, step: int, values: dict[str, float], better: bool) -> str:
-    """One evaluation for people."""
+    """The message about one evaluation."""
     shown = "  ".join(
         f"{name} {value:.2f}" if name == "dev" else f"{name} {value:.3f}" for name, value in values.items()
     )

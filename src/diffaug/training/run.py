@@ -1,7 +1,7 @@
-"""`train`: a recipe in, a run folder out.
+"""`train`: from a recipe to a run folder.
 
-A run folder holds `recipe.yaml` (every setting spelled out), `metrics.jsonl`, `checkpoints/` (the state of an
-unfinished run), `best/` (the model) and, when the run is over, `summary.json`.
+A run folder holds `recipe.yaml` (all settings), `metrics.jsonl`, `checkpoints/` (of an unfinished run), `best/` (the
+model) and, when the run has finished, `summary.json`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from diffaug.models.backbone import load_backbone
 from diffaug.models.config import Provenance
 from diffaug.models.io.fetch import model_source
 from diffaug.models.io.saved import save_model
+from diffaug.training.callbacks import FirstStageCache
 from diffaug.training.checkpoint import Checkpoint, checkpoints
+from diffaug.training.context import TrainingContext
 from diffaug.training.loop import Loop, stage_streams
 from diffaug.training.precision import Precision
 from diffaug.training.preflight import claimed
-from diffaug.training.run_cache import Kept
+from diffaug.training.run_cache import RunCache
 from diffaug.training.scoring import Scorer, spearman
 from diffaug.training.signals import be_patient, stop_on_signals
 from diffaug.training.trackers import check_trackers, tracked
@@ -53,10 +55,10 @@ class TrainResult:
     Attributes:
         model: the folder of the best model.
         scores: its scores: dev and test where there are such data, alignment and uniformity.
-        before: dev and test scores of the backbone before training, with mean pooling unless its own folder says
-            otherwise; empty where nothing was trained.
+        before: dev and test scores of the untrained backbone, with mean pooling unless its folder says otherwise;
+            empty if nothing was trained.
         stage1_end: how stage 1 ended.
-        seconds: how long this process took.
+        seconds: the duration of this process.
     """
 
     model: Path
@@ -76,24 +78,24 @@ def train(
     test: Source | None = None,
     resume: bool = False,
     quiet: bool = False,
-    kept: Kept | None = None,
+    cache: RunCache | None = None,
 ) -> TrainResult:
     """Train a model.
 
     Args:
         recipe: a `Recipe`, its values as a mapping, or the name or path of one.
         out: the run's folder, which must not exist yet.
-        nli: data in place of what the recipe names: a file, or the rows themselves as the readers take them, a
-            `datasets.Dataset` among them. Of rows the recipe records how many there were; to resume, pass them again.
+        nli: data to use instead of the recipe's: a file, or the rows themselves, also as a `datasets.Dataset`. Of rows
+            the recipe records only the number; to resume, pass them again.
         unlabelled: likewise.
         dev: likewise.
         test: likewise.
-        resume: go on with the unfinished run in ``out``, or start it if there is none.
-        quiet: no output for people.
-        kept: for several runs in a row: what earlier ones have loaded, or trained, and this one need not.
+        resume: continue the unfinished run in ``out``, or start it if there is none.
+        quiet: print nothing.
+        cache: shared by several runs, which then load data and backbones once.
 
     Raises:
-        DiffaugError: anything the user can put right. What was saved before stays.
+        DiffaugError: anything the user can fix. What was saved before stays.
     """
     start = time.monotonic()
     if isinstance(recipe, str):
@@ -104,16 +106,16 @@ def train(
     check_trackers(recipe.loop.trackers)
     folder = Path(out)
     accelerator = Accelerator(
-        # Without this, processes that torchrun starts on machines without a GPU do not find each other.
+        # Without this, torchrun's processes do not connect on machines without a GPU.
         cpu=default_device() == "cpu",
         mixed_precision="no",  # see diffaug.training.precision
         log_with=recipe.loop.trackers or None,
         project_dir=str(folder),
     )
     if accelerator.num_processes > 1:
-        be_patient()  # whoever launched them may pass on a signal that has reached them already
+        be_patient()  # the launcher may forward a signal that has reached them already
     with claimed(folder, recipe, resume) if accelerator.is_main_process else nullcontext():
-        return _train(recipe, given, folder, accelerator, start, resume=resume, quiet=quiet, kept=kept)
+        return _train(recipe, given, folder, accelerator, start, resume=resume, quiet=quiet, cache=cache)
 
 
 def _train(
@@ -125,22 +127,22 @@ def _train(
     *,
     resume: bool,
     quiet: bool,
-    kept: Kept | None,
+    cache: RunCache | None,
 ) -> TrainResult:
-    """As `train`, once the folder is the run's own; it started at the moment ``start``."""
+    """`train`, after the folder has been locked; ``start`` is the start time."""
     precision = Precision(recipe.loop.precision, accelerator.device)
     tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
 
     source = model_source(recipe.model.backbone)
-    backbone, tokenizer = load_backbone(source) if kept is None else kept.backbone(source)
-    torch.manual_seed(recipe.seed)  # only now: what loading draws must not decide how the rest begins
+    backbone, tokenizer = load_backbone(source) if cache is None else cache.backbone(source)
+    torch.manual_seed(recipe.seed)  # after loading, which may draw random numbers
     method = method_class(recipe.method).build(recipe, backbone, tokenizer)
     for note in method.notes:
         tracker.say(note)
     method.to(accelerator.device)
-    corpus = Corpus(recipe.data, method.collator, given, None if kept is None else kept.data)
+    corpus = Corpus(recipe.data, method.collator, given, None if cache is None else cache.data)
     stages = method.stages(corpus)
-    for stage in stages:  # now: too few examples for stage 2 must not be noticed after stage 1
+    for stage in stages:  # fail now, not after stage 1, if there are too few examples for stage 2
         stage_streams(recipe, stage, accelerator)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
     dev_pairs, test_pairs = corpus.dev(), corpus.test()
@@ -154,44 +156,45 @@ def _train(
     checkpoint = Checkpoint(found[-1]) if found else None
     if checkpoint is not None:
         tracker.say(f"resuming at stage {checkpoint.progress.stage}, step {checkpoint.progress.step}")
-    # Only now, with model and data in order, does the run leave its first trace.
+    # The first file of the run is written only after model and data have been loaded.
     if accelerator.is_main_process:
         with atomic_file(folder / "recipe.yaml") as temporary:
             temporary.write_text(recipe.to_yaml(), "utf-8")
     accelerator.wait_for_everyone()
-    beginning = None
-    if kept is not None and accelerator.num_processes == 1:  # several would all have to find the same
-        beginning = kept.beginning(recipe, method, stages, source)
+    cached = None
+    if cache is not None and accelerator.num_processes == 1:  # several would have to find the same file at once
+        cached = cache.first_stage(recipe, method, stages, source)
+    callbacks = [] if cached is None else [FirstStageCache(cached)]
+    context = TrainingContext(recipe, method, stages, scorer, tracker, accelerator, precision, folder)
     with tracked(accelerator, recipe, folder), stop_on_signals() as stop:
-        loop = Loop(recipe, method, stages, scorer, tracker, accelerator, precision, folder, save_best, stop, beginning)
-        loop.run(checkpoint)
+        Loop(context, save_best, stop, callbacks).run(checkpoint)
     accelerator.wait_for_everyone()
 
     best = Embedder.from_pretrained(folder / "best", device=accelerator.device)
-    accelerator.wait_for_everyone()  # or the main process could replace it below while others still read it
+    accelerator.wait_for_everyone()  # before the main process replaces it below
     scores, before = dict(best.provenance.scores), {}
     if precision.half is not None and dev_pairs is not None:
-        scores["dev"] = spearman(best, dev_pairs)  # in 32 bits, as whoever loads the model will find it
+        scores["dev"] = spearman(best, dev_pairs)  # in 32 bits, as a user of the model will get it
     if test_pairs is not None:
         scores["test"] = spearman(best, test_pairs)
     scored = {name: pairs for name, pairs in (("dev", dev_pairs), ("test", test_pairs)) if pairs is not None}
-    if stages and scored:  # where nothing learns there is no before and after
-        before = (kept or Kept()).untrained_scores(source, scored, accelerator.device)
-    result = TrainResult(folder / "best", scores, before, loop.progress.stage1_end, time.monotonic() - start)
+    if stages and scored:  # without training there is no before and after
+        before = (cache or RunCache()).untrained_scores(source, scored, accelerator.device)
+    result = TrainResult(folder / "best", scores, before, context.progress.stage1_end, time.monotonic() - start)
     if accelerator.is_main_process:
         if scores != best.provenance.scores:
             best.provenance.scores = scores
             best.save(folder / "best", overwrite=True)
         with atomic_file(folder / "best" / CARD) as temporary:
             temporary.write_text(model_card(best.encoder, best.provenance), "utf-8")
-        _write_summary(folder, result, loop.progress.best)
+        _write_summary(folder, result, context.progress.best)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     accelerator.wait_for_everyone()
     return result
 
 
 def _with_data(recipe: Recipe, sources: Mapping[str, Source | None]) -> tuple[Recipe, dict[str, InMemoryRows]]:
-    """The recipe with the data that was passed beside it; rows are kept apart, so that it can be written to a file."""
+    """The recipe with the data that was passed to `train`; rows are returned apart, since a file cannot hold them."""
     given: dict[str, InMemoryRows] = {}
     named: dict[str, str] = {}
     for name, source in sources.items():

@@ -1,4 +1,4 @@
-"""What several runs of one process need only once."""
+"""A cache for several runs in one process."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from diffaug.embedder import Embedder
 from diffaug.methods.base import Method, Stage
 from diffaug.models.backbone import load_backbone
 from diffaug.training.scoring import spearman
-from diffaug.training.stage_cache import Beginning, first_stage_key
+from diffaug.training.stage_cache import CachedStage, first_stage_key
 
 
-class Kept:
-    """Backbones that were loaded and scored, files that were read, sentences that were tokenised.
+class RunCache:
+    """Caches loaded and scored backbones, read files and tokenised sentences.
 
-    Pass one to each of several calls of `train` in a row. It gives every run what the run would have loaded itself, so
-    that results are the same to the last bit; files that have changed since are read again. All of it stays in memory
-    for as long as this object does.
+    Pass the same object to several calls of `train`. Results are identical to those without it; files that have
+    changed are read again. Everything stays in memory as long as this object does.
 
     Args:
-        shared: a folder for what other processes with the same data need not do again, either. With it, a run also
-            takes over a first stage that another run has finished, where it is the very same.
+        shared: a folder for what other processes with the same data can use too. With it, a run also loads a first
+            stage that another run has finished, if it is exactly the same.
 
     Attributes:
-        data: the part that holds files and sentences.
+        data: the cache of files and sentences.
     """
 
     def __init__(self, shared: Path | None = None) -> None:
@@ -39,7 +38,7 @@ class Kept:
         self._shared = shared
 
     def backbone(self, source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """As `load_backbone` gives it: a model of the caller's own, and a tokenizer that runs share.
+        """A copy of the model that `load_backbone` returns, and the tokenizer, which runs share.
 
         Raises:
             DiffaugError: it cannot be loaded.
@@ -50,9 +49,10 @@ class Kept:
     def untrained_scores(
         self, source: str, scored: Mapping[str, ScoredPairs], device: torch.device
     ) -> dict[str, float]:
-        """The scores that whoever trains nothing has: of the backbone as `Embedder.from_pretrained` loads it.
+        """The scores of the untrained backbone, as `Embedder.from_pretrained` loads it.
 
-        Not of the model before its first step, whose prefixes and heads are random: any training would seem to help.
+        These are not the scores before the first step, when prefixes and heads are random and any training would seem
+        to help.
 
         Args:
             source: the backbone's folder or hub name.
@@ -67,26 +67,26 @@ class Kept:
 
         return dict(self.data.once(("untrained", _files(source), data), score))
 
-    def beginning(self, recipe: Recipe, method: Method, stages: Sequence[Stage], source: str) -> Beginning | None:
-        """Where the end of a run's first stage is, or will be, for all runs that begin the same.
+    def first_stage(self, recipe: Recipe, method: Method, stages: Sequence[Stage], source: str) -> CachedStage | None:
+        """The cached first stage that this run shares with others.
 
         Args:
             recipe: of the run.
-            method: before its first step, on the device that it is trained on.
+            method: before its first step, on the device it is trained on.
             stages: as the method planned them.
-            source: where the backbone came from.
+            source: the backbone's folder or hub name.
 
         Returns:
-            None where nothing is shared, or the run has no first stage that could be.
+            None without a shared folder, or if the first stage cannot be shared.
         """
         if self._shared is None:
             return None
         key = first_stage_key(recipe, method, stages, _files(source))
-        return None if key is None else Beginning(self._shared / f"stage1-{key[:32]}.safetensors")
+        return None if key is None else CachedStage(self._shared / f"stage1-{key[:32]}.safetensors")
 
 
 def _files(source: str) -> Hashable:
-    """By what a backbone is known again: its name, and if it is a folder the age and size of what is in it."""
+    """Identifies a backbone: its name, and if it is a folder, the modification times and sizes of its files."""
     folder = Path(source).expanduser()
     if not folder.is_dir():
         return source

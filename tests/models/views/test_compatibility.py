@@ -38,7 +38,7 @@ def test_delta_is_the_mean_distance_of_the_two_views(encoder_and_rows) -> None: 
     assert not encoder.backbone.training, "each part's own"
     encoder.eval()
     with torch.no_grad():
-        views = [encoder.represent(replace(rows, views=torch.full((len(rows),), v))) for v in (0, 1)]
+        views = [encoder.represent(replace(rows, view_ids=torch.full((len(rows),), v))) for v in (0, 1)]
     by_hand = sum(float((a - b).pow(2).sum().sqrt()) for a, b in zip(*views, strict=True)) / len(rows)
     assert measured.delta == pytest.approx(by_hand, rel=1e-5)
     assert measured.delta > 0.01

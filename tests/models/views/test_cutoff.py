@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from diffaug.errors import DiffaugError
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import first_position, load_backbone
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import ModelConfig
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows
 from diffaug.models.views.cutoff import AUGMENTATIONS, PLAIN, Cutoff, _chosen
 from diffaug.training.execution.gradient_cache import GradientCache
 
@@ -36,29 +36,29 @@ def bert(tiny_bert: Path) -> PreTrainedModel:
 
 
 @pytest.fixture
-def rows() -> Rows:
+def rows() -> PaddedBatch:
     """Four sentences, all in the first view, padded to the longest."""
     torch.manual_seed(0)
     mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS).unsqueeze(1)).long()
     ids = torch.randint(5, 100, mask.shape)
-    return Rows(ids, mask, views=torch.zeros(len(LENGTHS), dtype=torch.long))
+    return PaddedBatch(ids, mask, view_ids=torch.zeros(len(LENGTHS), dtype=torch.long))
 
 
-def embeddings(backbone: PreTrainedModel, view: Mapping[str, float], rows: Rows) -> tuple[Tensor, Tensor]:
+def embeddings(backbone: PreTrainedModel, view: Mapping[str, float], rows: PaddedBatch) -> tuple[Tensor, Tensor]:
     """The embedding layer's output (rows, length, width), as it is and as the first view has it."""
     module = Cutoff(backbone, [view, {}])
     found = []
-    for run in (replace(rows, views=None), rows):
-        extra = module.begin(run)
-        with torch.no_grad():
+    for run in (replace(rows, view_ids=None), rows):
+        with module.applied(run) as extra, torch.no_grad():
             out = backbone(rows.input_ids, rows.attention_mask, output_hidden_states=True, **extra)
-        module.end()
         found.append(out.hidden_states[0])
     return found[0], found[1]
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.1, [2, 1, 0, 0]), (0.7, [14, 7, 6, 1])])
-def test_token_cutoff_takes_whole_tokens(bert: PreTrainedModel, rows: Rows, rate: float, expected: list[int]) -> None:
+def test_token_cutoff_takes_whole_tokens(
+    bert: PreTrainedModel, rows: PaddedBatch, rate: float, expected: list[int]
+) -> None:
     ever_cut = torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.bool)
     for seed in range(60):
         torch.manual_seed(seed)
@@ -76,7 +76,7 @@ def test_token_cutoff_takes_whole_tokens(bert: PreTrainedModel, rows: Rows, rate
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert"])
 def test_rows_end_to_end_are_cut_like_padded_ones(
-    tiny: Callable[[str], Path], rows: Rows, family: str, augmentation: str, monkeypatch: pytest.MonkeyPatch
+    tiny: Callable[[str], Path], rows: PaddedBatch, family: str, augmentation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = load_backbone(str(tiny(family)))[0]
     attention_shape(backbone)
@@ -84,13 +84,13 @@ def test_rows_end_to_end_are_cut_like_padded_ones(
     # Padded to what packed rows are rounded up to, every draw from the same seed: the real rows have the same numbers.
     assert rows.attention_mask is not None
     ids, mask = (F.pad(tensor, (0, 32 - max(LENGTHS))) for tensor in (rows.input_ids, rows.attention_mask))
-    padded = Rows(ids, mask, views=torch.tensor([0, 1, 0, PLAIN]))
+    padded = PaddedBatch(ids, mask, view_ids=torch.tensor([0, 1, 0, PLAIN]))
     draw, seed = torch.rand, torch.Generator()
     monkeypatch.setattr(torch, "rand", lambda shape, **_: draw(shape, generator=seed.manual_seed(5)))
     wanted = encoder.represent(padded)
     found = encoder.represent(encoder.pack(padded))[: len(LENGTHS)]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    changed = (wanted - encoder.represent(replace(padded, views=None))).norm(dim=1) > 1e-3
+    changed = (wanted - encoder.represent(replace(padded, view_ids=None))).norm(dim=1) > 1e-3
     assert changed[[0, 1, 3]].tolist() == [True, False, False]
 
 
@@ -99,7 +99,7 @@ def test_rates_are_rounded_down_but_not_by_float32(rate: float, of: int, expecte
     assert int(_chosen(torch.ones(1, of, dtype=torch.bool), torch.tensor([rate])).sum()) == expected
 
 
-def test_feature_cutoff_takes_the_same_columns_of_all_tokens(bert: PreTrainedModel, rows: Rows) -> None:
+def test_feature_cutoff_takes_the_same_columns_of_all_tokens(bert: PreTrainedModel, rows: PaddedBatch) -> None:
     assert rows.attention_mask is not None
     plain, cut = embeddings(bert, {"feature_cutoff": 0.2}, rows)
     columns = []
@@ -113,7 +113,7 @@ def test_feature_cutoff_takes_the_same_columns_of_all_tokens(bert: PreTrainedMod
     assert len(set(columns)) == len(LENGTHS), "each sentence has columns of its own"
 
 
-def test_element_dropout_takes_single_numbers_and_scales_nothing(bert: PreTrainedModel, rows: Rows) -> None:
+def test_element_dropout_takes_single_numbers_and_scales_nothing(bert: PreTrainedModel, rows: PaddedBatch) -> None:
     plain, cut = embeddings(bert, {"element_dropout": 0.2}, rows)
     gone = cut == 0
     assert gone.sum((1, 2)).tolist() == [int(length * WIDTH * 0.2) for length in LENGTHS]
@@ -124,7 +124,7 @@ def test_element_dropout_takes_single_numbers_and_scales_nothing(bert: PreTraine
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.0])
-def test_shuffle_exchanges_positions_of_tokens(tiny_roberta: Path, rows: Rows, rate: float) -> None:
+def test_shuffle_exchanges_positions_of_tokens(tiny_roberta: Path, rows: PaddedBatch, rate: float) -> None:
     backbone = load_backbone(str(tiny_roberta))[0].eval()
     start = first_position(backbone)
     assert start == 2
@@ -132,7 +132,8 @@ def test_shuffle_exchanges_positions_of_tokens(tiny_roberta: Path, rows: Rows, r
     ever_moved = torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.bool)
     for seed in range(40):
         torch.manual_seed(seed)
-        positions = module.begin(rows)["position_ids"] - start
+        with module.applied(rows) as extra:
+            positions = extra["position_ids"] - start
         for i, length in enumerate(LENGTHS):
             assert sorted(positions[i, :length].tolist()) == list(range(length))
             moved = positions[i] != torch.arange(max(LENGTHS))
@@ -146,18 +147,17 @@ def test_shuffle_exchanges_positions_of_tokens(tiny_roberta: Path, rows: Rows, r
 
 @pytest.mark.parametrize("family", FULL_ATTENTION)
 def test_a_shuffled_sentence_is_the_sentence_in_another_order(
-    family: str, tiny: Callable[[str], Path], rows: Rows
+    family: str, tiny: Callable[[str], Path], rows: PaddedBatch
 ) -> None:
     """A token with the position of another stands where the other stood."""
     backbone = load_backbone(str(tiny(family)))[0].eval()
     module = Cutoff(backbone, [{"shuffle": 1.0}])
-    extra = module.begin(rows)
-    places = extra["position_ids"] - first_position(backbone)
     mask = rows.attention_mask
     assert mask is not None
     with torch.no_grad():
-        shuffled = backbone(rows.input_ids, mask, **extra).last_hidden_state
-        module.end()
+        with module.applied(rows) as extra:
+            shuffled = backbone(rows.input_ids, mask, **extra).last_hidden_state
+        places = extra["position_ids"] - first_position(backbone)
         reordered = backbone(torch.zeros_like(rows.input_ids).scatter(1, places, rows.input_ids), mask)
         plain = backbone(rows.input_ids, mask).last_hidden_state
     expected = reordered.last_hidden_state.gather(1, places.unsqueeze(2).expand_as(shuffled))
@@ -165,46 +165,46 @@ def test_a_shuffled_sentence_is_the_sentence_in_another_order(
     assert not torch.allclose(shuffled[0], plain[0], atol=1e-2)
 
 
-def test_shuffle_reaches_rotary_positions(tiny_modernbert: Path, rows: Rows) -> None:
+def test_shuffle_reaches_rotary_positions(tiny_modernbert: Path, rows: PaddedBatch) -> None:
     backbone = load_backbone(str(tiny_modernbert))[0].eval()
     encoder = Encoder(backbone, ModelConfig(pooling="mean"), Cutoff(backbone, [{"shuffle": 1.0}]))
     with torch.no_grad():
-        shuffled, plain = encoder(rows), encoder(replace(rows, views=None))
+        shuffled, plain = encoder(rows), encoder(replace(rows, view_ids=None))
     assert not torch.allclose(shuffled[0], plain[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("family", [*FULL_ATTENTION, "modernbert"])
-def test_plain_rows_and_inference_are_untouched(family: str, tiny: Callable[[str], Path], rows: Rows) -> None:
+def test_plain_rows_and_inference_are_untouched(family: str, tiny: Callable[[str], Path], rows: PaddedBatch) -> None:
     backbone = load_backbone(str(tiny(family)))[0].eval()
     config = ModelConfig(pooling="mean")
     encoder = Encoder(backbone, config, Cutoff(backbone, [ALL, {"feature_cutoff": 0.2}]))
-    mixed = replace(rows, views=torch.tensor([0, PLAIN, 1, PLAIN]))
+    mixed = replace(rows, view_ids=torch.tensor([0, PLAIN, 1, PLAIN]))
     with torch.no_grad():
-        expected = Encoder(backbone, config)(replace(rows, views=None))
-        assert torch.equal(encoder(replace(rows, views=None)), expected)
+        expected = Encoder(backbone, config)(replace(rows, view_ids=None))
+        assert torch.equal(encoder(replace(rows, view_ids=None)), expected)
         found = encoder(mixed)
     torch.testing.assert_close(found[[1, 3]], expected[[1, 3]])
     assert not torch.allclose(found[0], expected[0], atol=1e-3)
     assert not torch.allclose(found[2], expected[2], atol=1e-3)
 
 
-def test_several_add_up_and_views_differ(bert: PreTrainedModel, rows: Rows) -> None:
+def test_several_add_up_and_views_differ(bert: PreTrainedModel, rows: PaddedBatch) -> None:
     plain, cut = embeddings(bert, {"token_cutoff": 0.3, "feature_cutoff": 0.2}, rows)
     gone = cut[0] == 0
     assert gone.all(1).sum() == int(LENGTHS[0] * 0.3)
     assert gone.all(0).sum() == int(WIDTH * 0.2)
     assert torch.equal(cut[0][~gone], plain[0][~gone])
-    second = replace(rows, views=torch.ones_like(rows.views))  # type: ignore[arg-type]
+    second = replace(rows, view_ids=torch.ones_like(rows.view_ids))  # type: ignore[arg-type]
     assert torch.equal(*embeddings(bert, {"token_cutoff": 0.3}, second))
 
 
-def test_rows_without_padding(bert: PreTrainedModel, rows: Rows) -> None:
-    whole = replace(rows.part(0, 1), attention_mask=None)
+def test_rows_without_padding(bert: PreTrainedModel, rows: PaddedBatch) -> None:
+    whole = replace(rows.slice(0, 1), attention_mask=None)
     _, cut = embeddings(bert, ALL, whole)
     assert (cut == 0).all(2).sum() == int(LENGTHS[0] * 0.3)
 
 
-def test_the_seed_decides(bert: PreTrainedModel, rows: Rows) -> None:
+def test_the_seed_decides(bert: PreTrainedModel, rows: PaddedBatch) -> None:
     encoder = Encoder(bert, ModelConfig(pooling="mean"), Cutoff(bert, [ALL]))
     found = []
     for seed in (1, 1, 2):
@@ -215,7 +215,7 @@ def test_the_seed_decides(bert: PreTrainedModel, rows: Rows) -> None:
     assert not torch.allclose(found[0], found[2])
 
 
-def test_the_gradient_cache_sees_the_same_views_twice(bert: PreTrainedModel, rows: Rows) -> None:
+def test_the_gradient_cache_sees_the_same_views_twice(bert: PreTrainedModel, rows: PaddedBatch) -> None:
     encoder = Encoder(bert.train(), ModelConfig(pooling="mean"), Cutoff(bert, [ALL]))
 
     def gradients(vectors: Tensor, cache: GradientCache | None) -> list[Tensor]:
@@ -226,7 +226,7 @@ def test_the_gradient_cache_sees_the_same_views_twice(bert: PreTrainedModel, row
         return [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
 
     torch.manual_seed(3)
-    plain = gradients(torch.cat([encoder.represent(rows.part(i, i + 2)) for i in (0, 2)]), None)
+    plain = gradients(torch.cat([encoder.represent(rows.slice(i, i + 2)) for i in (0, 2)]), None)
     torch.manual_seed(3)
     cache = GradientCache(encoder.represent, 2, nullcontext)
     cached = gradients(cache(rows), cache)
@@ -235,7 +235,7 @@ def test_the_gradient_cache_sees_the_same_views_twice(bert: PreTrainedModel, row
         torch.testing.assert_close(one, other)
 
 
-def test_it_has_nothing_to_save_and_copies_with_its_encoder(bert: PreTrainedModel, rows: Rows) -> None:
+def test_it_has_nothing_to_save_and_copies_with_its_encoder(bert: PreTrainedModel, rows: PaddedBatch) -> None:
     module = Cutoff(bert, [ALL])
     assert module.config is None
     assert not list(module.parameters())
@@ -244,30 +244,30 @@ def test_it_has_nothing_to_save_and_copies_with_its_encoder(bert: PreTrainedMode
     calls: list[int] = []
     bert.embeddings.register_forward_hook(lambda *_: calls.append(1))
     with torch.no_grad():
-        assert not torch.allclose(encoder(rows), encoder(replace(rows, views=None)), atol=1e-3)
+        assert not torch.allclose(encoder(rows), encoder(replace(rows, view_ids=None)), atol=1e-3)
     assert not calls, "the copy ran the embeddings of the original"
 
 
-def test_a_forward_that_did_not_happen(bert: PreTrainedModel, rows: Rows) -> None:
+def test_a_forward_that_did_not_happen(bert: PreTrainedModel, rows: PaddedBatch) -> None:
     module = Cutoff(bert, [{"token_cutoff": 0.3}])
     encoder = Encoder(bert, ModelConfig(pooling="mean"), module)
     with torch.no_grad():
-        expected = encoder(replace(rows, views=None))
-    module.begin(rows)
-    with pytest.raises(DiffaugError, match="ran 0 times"):
-        module.end()
-    module.begin(rows)  # and the forward failed, so that nobody ended it
+        expected = encoder(replace(rows, view_ids=None))
+    with pytest.raises(DiffaugError, match="ran 0 times"), module.applied(rows):
+        pass
+    with pytest.raises(RuntimeError, match="half-way"), module.applied(rows):
+        raise RuntimeError("half-way")
     with torch.no_grad():
-        assert torch.equal(encoder(replace(rows, views=None)), expected)
+        assert torch.equal(encoder(replace(rows, view_ids=None)), expected)
 
 
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        ({"tokn_cutoff": 0.1}, f"no augmentation 'tokn_cutoff'; there are {', '.join(AUGMENTATIONS)}"),
-        ({"token_cutoff": 1.0}, r"token_cutoff = 1 is no rate: it lies between 0 and 1$"),
-        ({"feature_cutoff": 0.0}, "feature_cutoff = 0 is no rate"),
-        ({"shuffle": 1.5}, "shuffle = 1.5 is no rate: it lies between 0 and 1, or is 1 for all tokens"),
+        ({"tokn_cutoff": 0.1}, "unknown augmentation 'tokn_cutoff'; did you mean 'token_cutoff'"),
+        ({"token_cutoff": 1.0}, "the rate of token_cutoff must be between 0 and 1, got 1$"),
+        ({"feature_cutoff": 0.0}, "the rate of feature_cutoff must be between 0 and 1, got 0"),
+        ({"shuffle": 1.5}, r"the rate of shuffle must be between 0 and 1 \(1 for all tokens\), got 1.5"),
     ],
 )
 def test_views_that_make_no_sense_are_refused(bert: PreTrainedModel, view: dict[str, float], message: str) -> None:
@@ -278,6 +278,6 @@ def test_views_that_make_no_sense_are_refused(bert: PreTrainedModel, view: dict[
 def test_shuffle_without_positions_is_refused(tiny: Callable[[str], Path]) -> None:
     backbone = load_backbone(str(tiny("deberta-v2")))[0]
     backbone.embeddings.position_biased_input = False
-    with pytest.raises(DiffaugError, match="'deberta-v2' backbone ignores position numbers"):
+    with pytest.raises(DiffaugError, match="'deberta-v2' backbone ignores position_ids"):
         Cutoff(backbone, [{}, {"shuffle": 1.0}])
     Cutoff(backbone, [{}, {"feature_cutoff": 0.2}])

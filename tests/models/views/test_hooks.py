@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from view_modules import ADAPTER, LORA, Model, attach, make_rows
 
 from diffaug.errors import DiffaugError
-from diffaug.models.rows import Rows
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.views.adapter import Adapter
 from diffaug.models.views.lora import Lora
 from diffaug.training.execution.gradient_cache import GradientCache
@@ -29,7 +29,7 @@ def model(request: pytest.FixtureRequest, wordpiece: Tokenizer) -> Model:
     return attach(request.param, build_tiny("bert", wordpiece))
 
 
-def states(backbone: PreTrainedModel, rows: Rows) -> Tensor:
+def states(backbone: PreTrainedModel, rows: PaddedBatch) -> Tensor:
     with torch.no_grad():
         return backbone(input_ids=rows.input_ids, attention_mask=rows.attention_mask).last_hidden_state
 
@@ -42,8 +42,8 @@ def test_rows_of_both_views_go_together(kind: str, family: str, wordpiece: Token
     with torch.no_grad():
         mixed = model(rows)
         first, second = (
-            model(replace(rows, views=torch.zeros(4, dtype=int))),
-            model(replace(rows, views=torch.ones(4, dtype=int))),
+            model(replace(rows, view_ids=torch.zeros(4, dtype=int))),
+            model(replace(rows, view_ids=torch.ones(4, dtype=int))),
         )
     assert (first - second).abs().amax((1, 2)).min() > 0.01
     tolerance = {"rtol": 1e-5, "atol": 1e-5 if "deberta" in family else 1e-9}
@@ -91,13 +91,29 @@ def test_the_backbone_alone_is_as_it_was(model: Model, wordpiece: Tokenizer) -> 
 def test_a_layer_that_is_left_out_is_an_error(model: Model) -> None:
     model.backbone.encoder.layer = model.backbone.encoder.layer[:2]
     rows = make_rows()
-    with pytest.raises(DiffaugError, match="only 4 of 6 layers took their share"):
+    with pytest.raises(DiffaugError, match="only 4 of 6 layers used their views"):
         model(rows)
-    # The error leaves nothing behind: the backbone is plain again.
-    plain = copy.deepcopy(model.backbone)
-    for module in plain.modules():
-        module._forward_hooks.clear()
-    assert torch.equal(states(model.backbone, rows), states(plain, rows))
+    assert not any(module._forward_hooks for module in model.backbone.modules())
+
+
+@pytest.mark.parametrize("fails", ["before", "in", "after"])
+def test_after_an_exception_the_backbone_is_as_before(model: Model, fails: str) -> None:
+    """The exception comes before the first hooked layer, between hooked layers, or after the forward."""
+    rows = make_rows()
+    expected, with_views = states(model.backbone, rows), model(rows)
+    assert not torch.allclose(with_views, expected)
+    layers = {"before": model.backbone.embeddings, "in": model.backbone.encoder.layer[1], "after": model.backbone}
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("half-way")
+
+    handle = layers[fails].register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="half-way"):
+        model(rows)
+    handle.remove()
+    assert not any(module._forward_hooks for module in model.backbone.modules())
+    assert torch.equal(states(model.backbone, rows), expected)
+    assert torch.equal(model(rows), with_views)
 
 
 def test_a_view_that_does_not_exist_is_an_error(model: Model) -> None:
@@ -116,9 +132,9 @@ def test_a_copy_has_hooks_of_its_own(model: Model, way: str) -> None:
             parameter.zero_()
         assert torch.equal(model(rows), expected), "the copy's parameters are the model's"
         assert torch.equal(other(rows), states(other.backbone, rows)), "the copy runs with the model's parameters"
-        # Nor does a forward of the one put the other's hooks to work.
-        model.views.begin(rows)
-        assert torch.equal(states(other.backbone, rows), other(rows))
+        # Nor do the hooks of the one change the other.
+        with pytest.raises(DiffaugError, match="used their views"), model.views.applied(rows):
+            assert torch.equal(states(other.backbone, rows), other(rows))
 
 
 def test_the_same_in_bfloat16(model: Model) -> None:
@@ -138,7 +154,7 @@ def test_gradient_cache(model: Model) -> None:
     model.train()
     weight = torch.randn(4, 32, dtype=torch.double)
 
-    def represent(rows: Rows) -> Tensor:
+    def represent(rows: PaddedBatch) -> Tensor:
         return model(rows)[:, 0]
 
     def gradients(cached: bool) -> list[Tensor]:
@@ -160,7 +176,7 @@ def test_gradient_cache(model: Model) -> None:
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_gradient_checkpointing_is_refused(model: Model, reentrant: bool) -> None:
     model.backbone.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    with pytest.raises(DiffaugError, match="do not go together with gradient checkpointing"):
+    with pytest.raises(DiffaugError, match="cannot be combined with gradient checkpointing"):
         model.train()(make_rows())
     states(model.backbone, make_rows())  # without the views it is nobody's business
     model.eval()(make_rows())

@@ -50,7 +50,7 @@ def test_parameter_count(prefix: ReparametrisedPrefix) -> None:
 def extended(prefix: ReparametrisedPrefix, views: torch.Tensor | None, rows: int) -> torch.Tensor:
     """(2, rows, heads, length, head_dim): what the first layer puts before its keys and values."""
     nothing = torch.empty(rows, SHAPE.heads, 0, SHAPE.head_dim)
-    key, value, _ = prefix.states(views).extend(nothing, nothing, None)
+    key, value, _ = prefix.attention(views).extend(nothing, nothing, None)
     return torch.stack([key, value])
 
 
@@ -125,7 +125,7 @@ def test_prefix_of_other_settings_is_refused(tiny_bert: Path) -> None:
     backbone, _ = load_backbone(str(tiny_bert))
     folded = FoldedPrefix(CONFIG, attention_shape(backbone))
     for config, prefix in ((ModelConfig(prefix=PrefixConfig(2, 8)), folded), (ModelConfig(), folded)):
-        with pytest.raises(ValueError, match="do not belong to each other"):
+        with pytest.raises(ValueError, match="does not match the model"):
             Encoder(backbone, config, prefix)
-    with pytest.raises(ValueError, match="do not belong to each other"):
+    with pytest.raises(ValueError, match="does not match the model"):
         Encoder(backbone, ModelConfig(prefix=CONFIG), None)

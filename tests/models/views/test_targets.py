@@ -13,7 +13,7 @@ from view_modules import ADAPTER, LORA
 from diffaug.errors import DiffaugError
 from diffaug.models.views.adapter import Adapter
 from diffaug.models.views.lora import Lora
-from diffaug.models.views.targets import Role, Third, add_update, find_places
+from diffaug.models.views.targets import Role, Third, add_update, find_targets
 
 Tokenizer = PreTrainedTokenizerBase
 
@@ -22,7 +22,7 @@ Tokenizer = PreTrainedTokenizerBase
 @pytest.mark.parametrize("role", get_args(Role))
 def test_a_place_a_layer(family: str, role: Role, wordpiece: Tokenizer) -> None:
     backbone = build_tiny(family, wordpiece)
-    places = find_places(backbone, role)
+    places = find_targets(backbone, role)
     # ALBERT's four layers are two modules, each used twice.
     assert len(places) == {"albert": 2, "modernbert": 4}.get(family, 3)
     assert [place.linear for place in places] == [backbone.get_submodule(place.name) for place in places]
@@ -49,7 +49,7 @@ def test_other_backbones_are_refused() -> None:
     config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=2, vocab_size=11)
     backbone = AutoModel.from_config(config)
     for build in _builders():
-        with pytest.raises(DiffaugError, match=r"cannot be attached to a 'gpt2' backbone.*use one of albert, bert, "):
+        with pytest.raises(DiffaugError, match=r"do not support a 'gpt2' backbone.*use one of albert, bert, "):
             build(backbone)
 
 

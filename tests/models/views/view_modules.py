@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import AdapterConfig, LoraConfig
-from diffaug.models.rows import Rows
 from diffaug.models.views.adapter import Adapter
 from diffaug.models.views.hooks import HookedViews
 from diffaug.models.views.lora import Lora
@@ -27,10 +27,9 @@ class Model(nn.Module):
         self.backbone = backbone
         self.views = views
 
-    def forward(self, rows: Rows) -> Tensor:
-        extra = self.views.begin(rows)
-        out = self.backbone(input_ids=rows.input_ids, attention_mask=rows.attention_mask, **extra)
-        self.views.end()
+    def forward(self, rows: PaddedBatch) -> Tensor:
+        with self.views.applied(rows) as extra:
+            out = self.backbone(input_ids=rows.input_ids, attention_mask=rows.attention_mask, **extra)
         return out.last_hidden_state
 
 
@@ -46,10 +45,10 @@ def attach(kind: str, plain: PreTrainedModel) -> Model:
     return model
 
 
-def make_rows(views: Sequence[int] | None = (0, 1, 1, 0)) -> Rows:
+def make_rows(views: Sequence[int] | None = (0, 1, 1, 0)) -> PaddedBatch:
     """Four rows of random tokens, two of them padded."""
     generator = torch.Generator().manual_seed(3)
     mask = torch.ones(4, 9, dtype=torch.long)
     mask[1, 6:], mask[3, 4:] = 0, 0
     ids = torch.randint(5, 60, (4, 9), generator=generator)
-    return Rows(ids, mask, views=None if views is None else torch.tensor(views))
+    return PaddedBatch(ids, mask, view_ids=None if views is None else torch.tensor(views))

@@ -1,4 +1,4 @@
-"""Checkpoints that the papers' authors released, turned into models of ours that embed as their code does."""
+"""Convert checkpoints released by the papers' authors to diffaug models with the same embeddings."""
 
 from diffaug.integrations.released.convert import Converted, convert
 

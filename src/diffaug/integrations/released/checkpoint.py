@@ -1,4 +1,4 @@
-"""Reading a released checkpoint: its configuration, its tokenizer, and its weights under the names they have there."""
+"""Read a released checkpoint: configuration, tokenizer, and weights with their original names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diffaug.models.backbone import load_tokenizer
 
 SAFE = "model.safetensors"
 PICKLED = "pytorch_model.bin"
-# What a released config.json has beyond the backbone's settings: it would stay in ours for no reason.
+# Keys of a released config.json that are not settings of the backbone.
 _NOT_OF_THE_BACKBONE = ("architectures", "_name_or_path", "transformers_version", "prefix_len")
 
 
@@ -28,7 +28,7 @@ class Checkpoint:
     """A released checkpoint.
 
     Attributes:
-        folder: where it lies.
+        folder: the checkpoint's folder.
         config: the backbone's settings.
         weights: every tensor of the file.
         tokenizer: its tokenizer.
@@ -41,19 +41,20 @@ class Checkpoint:
 
     @property
     def family(self) -> str:
-        """``bert`` or ``roberta``: also the name under which the authors' classes keep the backbone."""
+        """``bert`` or ``roberta``, which is also the backbone's attribute in the authors' classes."""
         return str(self.config["model_type"])
 
 
 def read_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
-    """Read a folder as ``Trainer.save_model`` and ``save_pretrained`` write it.
+    """Read a folder written by ``Trainer.save_model`` or ``save_pretrained``.
 
     Args:
         folder: with config.json, the tokenizer's files, and the weights.
-        allow_pickle: read weights that are pickled, with torch's reader that makes tensors and nothing else.
+        allow_pickle: read pickled weights, with torch's ``weights_only`` loader.
 
     Raises:
-        DiffaugError: something is missing or damaged, a backbone of another family, or pickled weights without leave.
+        DiffaugError: a file is missing or damaged, the backbone is not supported, or the weights are pickled and
+            ``allow_pickle`` is off.
     """
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -61,9 +62,7 @@ def read_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
         raise DiffaugError(f"{folder / 'config.json'} cannot be read as JSON ({error})") from error
     if not isinstance(config, dict) or config.get("model_type") not in ("bert", "roberta"):
         family = config.get("model_type") if isinstance(config, dict) else None
-        raise DiffaugError(
-            f"{folder / 'config.json'} is about a {family!r} model; released checkpoints are 'bert' or 'roberta'"
-        )
+        raise DiffaugError(f"{folder / 'config.json'}: model_type must be 'bert' or 'roberta', got {family!r}")
     weights = _read_weights(folder, allow_pickle)
     kept = {key: value for key, value in config.items() if key not in _NOT_OF_THE_BACKBONE}
     return Checkpoint(folder, kept, weights, load_tokenizer(str(folder)))
@@ -75,22 +74,22 @@ def _read_weights(folder: Path, allow_pickle: bool) -> dict[str, Tensor]:
         try:
             return load_file(safe)
         except (SafetensorError, OSError) as error:
-            raise DiffaugError(f"{safe} is truncated or damaged ({error}); fetch it again") from error
+            raise DiffaugError(f"{safe} is truncated or damaged ({error}); download it again") from error
     if not pickled.is_file():
         raise DiffaugError(f"{folder} has neither {SAFE} nor {PICKLED}")
     if not allow_pickle:
         raise DiffaugError(
-            f"{pickled} is a pickle, which is not read unless you allow it: --allow-pickle reads it with torch's "
-            "weights_only reader, which makes tensors and runs no code"
+            f"{pickled} is a pickle; pass --allow-pickle to read it with torch's weights_only loader, which runs "
+            "no code"
         )
     try:
         found = torch.load(pickled, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise DiffaugError(
-            f"{pickled} holds more than tensors and is not read: it could run any code on this machine"
+            f"{pickled} contains more than tensors and could run arbitrary code; it is not read"
         ) from error
     except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise DiffaugError(f"{pickled} is truncated or damaged ({str(error)[:200]}); fetch it again") from error
+        raise DiffaugError(f"{pickled} is truncated or damaged ({str(error)[:200]}); download it again") from error
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise DiffaugError(f"{pickled} does not hold weights by name")
+        raise DiffaugError(f"{pickled} does not contain a state dict")
     return {str(name): tensor.contiguous() for name, tensor in found.items()}

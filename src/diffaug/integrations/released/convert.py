@@ -1,4 +1,4 @@
-"""Converting a released checkpoint to a model of ours."""
+"""Convert a released checkpoint to a diffaug model."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from diffaug.models.template import Template
 from diffaug.models.views.prefix import ReparametrisedPrefix
 
 TEMPLATES = {"bert": 'This sentence of "{}" means[MASK].', "roberta": "This sentence : ' {} ' means[MASK]."}
-"""The templates the releases are evaluated with, to the letter: a space before the mask may be a token of its own."""
+"""The exact templates of the releases' evaluation: a space before the mask may be a separate token."""
 PROMPTBERT_ENDS = ".?\"'"
-"""PromptBERT's evaluation gives a sentence that ends in an exclamation mark a full stop all the same."""
-# Bare templates that go through the backbone at a time.
+"""PromptBERT's evaluation adds a full stop unless a sentence ends with one of these; "!" is not among them."""
+# Batch size for empty templates.
 _TABLE_BATCH = 64
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was made: the release it came from, and whether it is its unsupervised or its supervised model."""
+    """The result: which release the checkpoint belongs to, and whether it is unsupervised or supervised."""
 
     kind: Kind
     setting: Setting
@@ -50,28 +50,28 @@ def convert(
     revision: str | None = None,
     overwrite: bool = False,
 ) -> Converted:
-    """Turn a released SimCSE, PromptBERT, DiffCSE or DiffAug checkpoint into a saved model with the same embeddings.
+    """Convert a released SimCSE, PromptBERT, DiffCSE or DiffAug checkpoint to a saved model with the same embeddings.
 
     Args:
-        source: the checkpoint's folder, as trained or as the authors' script rewrote it, or its name on the hub.
+        source: the checkpoint's folder, as trained or as converted by the authors' script, or its name on the hub.
         out: the folder to write.
-        kind: the release; left out, the names of the weights tell.
-        setting: unsupervised or supervised SimCSE and PromptBERT embed differently; left out, weights and name tell.
-        template: of PromptBERT or DiffAug, if not the one their scripts use, with ``{}`` and ``[MASK]``.
-        allow_pickle: read pickled weights, through torch's reader for tensors only.
-        revision: the version on the hub.
-        overwrite: replace what is in ``out``.
+        kind: the release; default: recognised by the names of the weights.
+        setting: ``unsup`` or ``sup``, which differ for SimCSE and PromptBERT; default: recognised by weights and name.
+        template: template of PromptBERT or DiffAug, with ``{}`` and ``[MASK]``; default: that of their scripts.
+        allow_pickle: read pickled weights, with torch's ``weights_only`` loader.
+        revision: branch, tag or commit on the hub.
+        overwrite: replace ``out`` if it exists.
 
     Raises:
-        DiffaugError: a checkpoint that is none of these, is not whole, or leaves in doubt what it is.
+        DiffaugError: the checkpoint is not one of these, is incomplete, or is ambiguous.
     """
-    # Pickled weights are fetched only if they may be read.
+    # Download pickled weights only if they may be read.
     files = (*FILES, PICKLED) if allow_pickle else FILES
     checkpoint = read_checkpoint(find_folder(str(source), revision, files), allow_pickle=allow_pickle)
     kind = kind or recognise(checkpoint)
     setting = setting or setting_of(checkpoint, kind, Path(source).name)
     if template is not None and kind in ("simcse", "diffcse"):
-        raise DiffaugError(f"{kind} reads a sentence without a template; leave it out")
+        raise DiffaugError(f"{kind} has no template; leave it out")
     parts = take_apart(checkpoint, kind)
     where = str(checkpoint.folder)
     backbone = build_backbone(checkpoint.config, parts.backbone, where)
@@ -89,10 +89,10 @@ def convert(
 
 
 def _simcse(backbone: PreTrainedModel, parts: Parts, setting: Setting, where: str) -> Encoder:
-    """The first token's state; supervised, through the head it was trained with."""
+    """The first token's state; if supervised, followed by the trained head."""
     width = int(backbone.config.hidden_size)
     trained = Encoder(backbone, ModelConfig(pooling="cls", head=(DenseConfig(width, width),)))
-    # Also of an unsupervised model: one without this head was trained with a pooling that nobody knows here.
+    # Required for unsupervised models too: without this head the model was trained with an unknown pooling.
     _fill_head(trained.head, parts, where)
     return trained if setting == "sup" else Encoder(backbone, ModelConfig(pooling="cls"))
 
@@ -100,10 +100,10 @@ def _simcse(backbone: PreTrainedModel, parts: Parts, setting: Setting, where: st
 def _promptbert(
     backbone: PreTrainedModel, parts: Parts, setting: Setting, template: Template, text: str, where: str
 ) -> Encoder:
-    """The mask token's state; supervised, less the bare template's, on one or the other side of the head.
+    """The mask token's state; if supervised, minus the empty template's state, after or before the head.
 
-    With BERT the head is the masked language model's, and the template's state goes through it before it is taken
-    off. With RoBERTa the head is SimCSE's and comes last.
+    With BERT the head is that of the masked language model, and both states go through it before the subtraction. With
+    RoBERTa the head is SimCSE's and follows the subtraction.
     """
     config = ModelConfig(pooling="mask", template=text, final_stop=True, sentence_ends=PROMPTBERT_ENDS)
     if setting == "unsup":
@@ -125,9 +125,9 @@ def _promptbert(
 
 @torch.inference_mode()
 def _bare_templates(backbone: PreTrainedModel, template: Template, lengths: int) -> Tensor:
-    """(lengths, width): the mask token's state in a template around no sentence, as if there were one of each length.
+    """(lengths, width): the mask token's state in the empty template, with positions as for a sentence of each length.
 
-    The release counts positions from 0, with RoBERTa too, whose sentences start behind the padding's number.
+    The release counts positions from 0, also with RoBERTa, where the positions of sentences start after the padding id.
     """
     ids = torch.tensor([*template.before, *template.after])
     place = torch.arange(len(ids))
@@ -142,7 +142,7 @@ def _bare_templates(backbone: PreTrainedModel, template: Template, lengths: int)
 
 
 def _diffaug(backbone: PreTrainedModel, parts: Parts, template: str, where: str) -> Encoder:
-    """The mask token's state behind all prefixes. Their evaluation adds no full stop, and leaves the head out."""
+    """The mask token's state with all prefixes. Their evaluation adds no full stop and does not use the head."""
     names = {
         "embedding.weight": "embedding.weight",
         **{f"trans1.{i}.{end}": f"mlp.{i}.{end}" for i in (0, 2) for end in ("weight", "bias")},
@@ -150,7 +150,7 @@ def _diffaug(backbone: PreTrainedModel, parts: Parts, template: str, where: str)
     _complain_of_names(parts.prefix, names, where, "prefix_encoder")
     length = len(parts.prefix["embedding.weight"])
     if length % 2:
-        raise DiffaugError(f"{where}: the prefix has {length} vectors, which do not make two views of equal length")
+        raise DiffaugError(f"{where}: the prefix length must be even for two views, got {length}")
     settings = PrefixConfig(views=2, length=length // 2)
     prefix = ReparametrisedPrefix(settings, attention_shape(backbone))
     fill(prefix, {names[name]: tensor for name, tensor in parts.prefix.items()}, where, "prefix_encoder")
@@ -158,7 +158,7 @@ def _diffaug(backbone: PreTrainedModel, parts: Parts, template: str, where: str)
 
 
 def _fill_head(head: nn.Module, parts: Parts, where: str) -> None:
-    """A release's head, as one dense layer of ours: linear, activation, and a norm if it has one."""
+    """Load a release's head into one dense layer: linear, activation, and optional layer norm."""
     layers = {"0": "dense", "2": "LayerNorm"}
     names = {}
     for ours in head.state_dict():  # 0.0.weight: of the first dense layer, its linear part
@@ -169,7 +169,7 @@ def _fill_head(head: nn.Module, parts: Parts, where: str) -> None:
 
 
 def _complain_of_names(found: dict[str, Tensor], names: dict[str, str], where: str, part: str) -> None:
-    """Raise, in the release's own names, if not exactly these weights were found."""
+    """Raise, with the release's names, unless exactly these weights were found."""
     complain(
         where,
         missing=[f"{part}.{name}" for name in names.keys() - found.keys()],

@@ -1,8 +1,8 @@
-"""How released checkpoints name their weights, and which release a checkpoint comes from.
+"""The weight names of released checkpoints, and how to recognise the release of a checkpoint.
 
-There are two layouts. *Trained*: as the authors' training code saves its `BertForCL` or `RobertaForCL`, with the
-backbone under ``bert.`` or ``roberta.`` beside heads of its own. *Rewritten*: as their scripts convert it for
-`AutoModel`, without that name, and with the trained head in the place of BERT's pooler.
+There are two layouts. *Trained*: as saved by the authors' `BertForCL` or `RobertaForCL`, with the backbone under
+``bert.`` or ``roberta.``, next to the heads. *Rewritten*: as converted by their scripts for `AutoModel`, without this
+prefix and with the trained head in place of BERT's pooler.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Kind = Literal["simcse", "promptbert", "diffcse", "diffaug"]
 Setting = Literal["unsup", "sup"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-# Numbers of positions and the like, which older versions of transformers saved as if they were weights.
+# Buffers that older versions of transformers saved with the weights.
 _BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
-# Parts of a release that only its training uses, by the first name of their weights.
+# Parts that are only used in training, by the first component of their weight names.
 _TRAINING_ONLY: dict[Kind, set[str]] = {
     "simcse": {"lm_head"},
     "promptbert": set(),
-    # SimCSE's script, which takes every "bert." out of a name, leaves the last two of aux_bert.
+    # The last two are what SimCSE's script, which removes every "bert." from a name, makes of aux_bert.
     "diffcse": {"mlp", "lm_head", "generator", "electra_head", "aux_bert", "aux_embeddings", "aux_encoder"},
     "diffaug": {"mlp", "lm_head", "sup_classifier"},
 }
@@ -35,13 +35,13 @@ _TRAINING_ONLY: dict[Kind, set[str]] = {
 
 @dataclass(frozen=True)
 class Parts:
-    """A checkpoint's weights, by what they are for.
+    """A checkpoint's weights, by purpose.
 
     Attributes:
-        backbone: as transformers names them, without BERT's pooler, which no release uses as it was pre-trained.
-        head: the release's own head (``dense.weight`` ...), whichever name it had; empty if there is none.
+        backbone: with transformers' names, without BERT's pre-trained pooler, which no release uses.
+        head: the release's head (``dense.weight`` ...), independent of its original name; empty if there is none.
         prefix: DiffAug's prefix (``embedding.weight`` ...).
-        rewritten: whether the authors' script had converted the checkpoint.
+        rewritten: whether the authors' script converted the checkpoint.
     """
 
     backbone: dict[str, Tensor]
@@ -51,10 +51,10 @@ class Parts:
 
 
 def recognise(checkpoint: Checkpoint) -> Kind:
-    """The release a checkpoint comes from, as far as the names of its weights tell.
+    """Recognise the release of a checkpoint by the names of its weights.
 
     Raises:
-        DiffaugError: several have such names.
+        DiffaugError: several releases have such names.
     """
     firsts = {_head_of(name) for name in checkpoint.weights}
     names = checkpoint.weights.keys()
@@ -68,38 +68,38 @@ def recognise(checkpoint: Checkpoint) -> Kind:
     if "mlp.dense.weight" in names and not pooler:
         return "simcse"
     raise DiffaugError(
-        f"the weights in {checkpoint.folder} have names that several releases use; say which it is with --kind "
+        f"the weights in {checkpoint.folder} have names that several releases use; choose the release with --kind "
         f"({', '.join(KINDS)})"
     )
 
 
 def setting_of(checkpoint: Checkpoint, kind: Kind, name: str) -> Setting:
-    """Whether a SimCSE or PromptBERT checkpoint is the unsupervised or the supervised one, which embed differently.
+    """Recognise whether a SimCSE or PromptBERT checkpoint is unsupervised or supervised.
 
-    SimCSE's weights have the same names in both; the authors' naming rule says which it is.
+    SimCSE's weights have the same names in both cases, so the checkpoint's name decides.
 
     Raises:
-        DiffaugError: neither the weights nor the name tell.
+        DiffaugError: neither the weights nor the name are conclusive.
     """
     if kind in ("diffcse", "diffaug"):
         return "unsup" if kind == "diffcse" else "sup"
     if kind == "promptbert":
-        # Their script rewrites the supervised checkpoints and leaves the unsupervised ones as they were trained.
+        # Their script converts supervised checkpoints only.
         return "sup" if _is_rewritten(checkpoint) or "mlp.LayerNorm.weight" in checkpoint.weights else "unsup"
     found = re.search(r"(?<![a-z])(unsup|sup)(?![a-z])", name.lower())
     if found is None:
         raise DiffaugError(
-            f"{name} may be supervised SimCSE, whose head belongs to the model, or unsupervised, where it was for "
-            "training only; say which with --setting sup or --setting unsup"
+            f"{name} may be supervised SimCSE, which uses its head, or unsupervised, which does not; choose with "
+            "--setting sup or --setting unsup"
         )
     return "sup" if found[1] == "sup" else "unsup"
 
 
 def take_apart(checkpoint: Checkpoint, kind: Kind) -> Parts:
-    """Sort a checkpoint's weights.
+    """Sort a checkpoint's weights by purpose.
 
     Raises:
-        DiffaugError: weights that have no place in such a release, by name.
+        DiffaugError: there are weights that such a release does not have.
     """
     parts = Parts({}, {}, {}, _is_rewritten(checkpoint))
     unknown = []
@@ -112,7 +112,7 @@ def take_apart(checkpoint: Checkpoint, kind: Kind) -> Parts:
         if of_backbone and first in ("embeddings", "encoder"):
             parts.backbone[inner] = tensor
         elif of_backbone and first == "pooler":
-            # In the trained layout BERT's own, which nothing uses; in the rewritten one the release's head.
+            # In the trained layout BERT's own pooler, which is not used; in the rewritten layout the release's head.
             if parts.rewritten:
                 parts.head[rest] = tensor
         elif first == "mlp" and inner == name:

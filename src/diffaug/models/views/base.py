@@ -1,42 +1,42 @@
-"""What all view modules share."""
+"""The interface of view modules."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
 
 from torch import nn
 
-from diffaug.models.config import AdapterConfig, LoraConfig, PrefixConfig
-from diffaug.models.rows import Rows
-
-if TYPE_CHECKING:
-    from diffaug.models.packed import Packed
+from diffaug.models.batch import TokenBatch
+from diffaug.models.config import ViewsConfig
 
 
 class Views(nn.Module, ABC):
-    """What makes one view of a sentence differ from another inside the encoder.
+    """What makes the views of a sentence differ inside the encoder.
 
     Attributes:
-        config: the settings of a module that is part of the saved model; None for one that training alone uses.
-        packs: whether it takes rows that lie end to end.
+        config: the settings of a module that is saved with the model; None for one that is used in training only.
+        supports_packed: whether it works on packed batches.
+        supports_pruning: whether the last layer may be computed at the pooled tokens only.
     """
 
-    config: PrefixConfig | AdapterConfig | LoraConfig | None = None
-    packs: ClassVar[bool] = False
+    config: ViewsConfig | None = None
+    supports_packed: ClassVar[bool] = False
+    supports_pruning: ClassVar[bool] = False
 
     @abstractmethod
-    def begin(self, rows: Rows | Packed) -> dict[str, Any]:
-        """Before a forward: note what these rows need, and return further keywords for the backbone's forward.
+    def applied(self, batch: TokenBatch) -> AbstractContextManager[dict[str, Any]]:
+        """The context of one backbone forward, in which the views are active.
 
-        ``rows.views`` (rows,) is the view of each row; None means inference: all views at once, or none for a module
-        that training alone uses. Rows that lie end to end come only to a module that `packs`.
-        """
-
-    @abstractmethod
-    def end(self) -> None:
-        """After it: forget the rows.
+        It yields further keywords for the backbone's forward. ``batch.view_ids`` (sequences,) is the view of each
+        sequence; None means inference: all views at once, or none for a module that is used in training only. After
+        the context, also after an exception, the backbone is as before.
 
         Raises:
-            DiffaugError: a part of the backbone did not take its share: a view is never dropped silently.
+            DiffaugError: on exit, if a part of the backbone did not use its view: a view is never ignored silently.
         """
+
+    def prefix_length(self, by_view: bool) -> int:
+        """The number of prefix keys before each sequence, if each sees its own view only or all of them."""
+        return 0

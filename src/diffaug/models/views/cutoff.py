@@ -1,13 +1,14 @@
-"""ConSERT's views: parts of the embedding layer's output are cut off, or positions are exchanged. Nothing is learned.
+"""ConSERT's views, which are not learned: parts of the embeddings are set to zero, or positions are shuffled.
 
-What the paper leaves open is done as in its released code. Every token of a row takes part, [CLS] and [SEP] as well,
-and padding never does. A rate is a part of what there is, rounded down: of a row of nine tokens, a token cutoff of 0.1
-takes none. What stays is not scaled up, as dropout would do.
+Where the paper is not specific, this follows its released code. All tokens of a sequence take part, [CLS] and [SEP]
+included, and padding never does. A rate times the number of candidates is rounded down: of nine tokens, a token cutoff
+of 0.1 removes none. The remaining values are not rescaled, unlike in dropout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,38 +16,38 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from diffaug.config.typed import nearest
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import first_position
+from diffaug.models.batch import PackedBatch, PaddedBatch, TokenBatch
 from diffaug.models.embeddings import EmbeddingOutput, reads_positions
-from diffaug.models.packed import Packed
-from diffaug.models.rows import Rows
 from diffaug.models.views.base import Views
 
 AUGMENTATIONS = ("token_cutoff", "feature_cutoff", "element_dropout", "shuffle")
-PLAIN = -1  # the view of a row that stays as it is, beside rows that do not
+PLAIN = -1  # the view of a sequence that is not augmented, in a batch with others that are
 
 
 class Cutoff(Views):
-    """For each view, what happens to its rows, and at which rate:
+    """Augmentations of each view, with their rates:
 
     - `token_cutoff`: the embeddings of some tokens become zero;
-    - `feature_cutoff`: some columns of the embeddings become zero, the same ones for all tokens of a row;
-    - `element_dropout`: some single numbers become zero;
+    - `feature_cutoff`: some columns of the embeddings become zero, the same ones for all tokens of a sequence;
+    - `element_dropout`: some single values become zero;
     - `shuffle`: some tokens exchange their positions, at rate 1 all of them.
 
-    Random numbers come from torch's generator of the rows' device. A row whose view is `PLAIN` stays as it is, and so
-    do all rows at inference.
+    Random numbers come from torch's generator of the batch's device. Sequences with the view `PLAIN` are not augmented,
+    and neither is anything at inference.
 
     Args:
-        backbone: the one that will run.
-        views: by view, the augmentations and their rates; several add up.
+        backbone: the backbone that will run.
+        views: for each view, the augmentations and their rates; several are combined.
 
     Raises:
-        DiffaugError: an unknown augmentation, a rate that is none, or a backbone that cannot be treated that way.
+        DiffaugError: an unknown augmentation, a rate out of range, or a backbone that does not support it.
     """
 
     rates: Tensor
-    packs = True
+    supports_packed = True
 
     def __init__(self, backbone: PreTrainedModel, views: Sequence[Mapping[str, float]]) -> None:
         super().__init__()
@@ -55,71 +56,69 @@ class Cutoff(Views):
         self._used = {name for view in views for name in view}
         if "shuffle" in self._used and not reads_positions(backbone):
             raise DiffaugError(
-                f"a '{backbone.config.model_type}' backbone ignores position numbers, and a shuffle would change "
-                "nothing; use feature_cutoff, token_cutoff or element_dropout, or another backbone"
+                f"a '{backbone.config.model_type}' backbone ignores position_ids, so that shuffle has no effect; use "
+                "feature_cutoff, token_cutoff or element_dropout, or another backbone"
             )
         self._embeddings = EmbeddingOutput(backbone) if self._used - {"shuffle"} else None
         self._first_position = first_position(backbone)
-        self._under_way = False
-        # (views + 1, augmentations): the last row is PLAIN's, which is what an index of -1 finds.
+        # (views + 1, augmentations): the last row belongs to PLAIN, whose index is -1.
         table = [[view.get(name, 0.0) for name in AUGMENTATIONS] for view in (*views, {})]
         self.register_buffer("rates", torch.tensor(table), persistent=False)
 
-    def begin(self, rows: Rows | Packed) -> dict[str, Any]:
-        if self._embeddings is not None:
-            self._embeddings.cancel()
-        self._under_way = rows.views is not None
-        if rows.views is None:
-            return {}
-        tokens, laid_out = _layout(rows)
-        rates = dict(zip(AUGMENTATIONS, self.rates[rows.views].unbind(1), strict=True))  # of each row
-        if self._embeddings is not None:
-            self._embeddings.start(partial(self._cut, tokens, rates, laid_out))
-        return {"position_ids": laid_out(self._shuffled(tokens, rates["shuffle"]))} if "shuffle" in self._used else {}
-
-    def end(self) -> None:
-        if self._embeddings is not None and self._under_way:
-            self._embeddings.finish()
+    @contextmanager
+    def applied(self, batch: TokenBatch) -> Iterator[dict[str, Any]]:
+        if batch.view_ids is None:
+            yield {}
+            return
+        tokens, laid_out = _layout(batch)
+        rates = dict(zip(AUGMENTATIONS, self.rates[batch.view_ids].unbind(1), strict=True))  # of each sequence
+        extra = {}
+        if "shuffle" in self._used:
+            extra["position_ids"] = laid_out(self._shuffled(tokens, rates["shuffle"]))
+        cut = partial(self._cut, tokens, rates, laid_out)
+        with nullcontext() if self._embeddings is None else self._embeddings.changed(cut):
+            yield extra
 
     def _cut(
         self, tokens: Tensor, rates: Mapping[str, Tensor], laid_out: Callable[[Tensor], Tensor], embeddings: Tensor
     ) -> Tensor:
-        """Zeros in the embeddings (.., width), by the rate of each augmentation for each row."""
-        (rows, length), width, device = tokens.shape, embeddings.shape[-1], tokens.device
-        cut = torch.zeros(rows, length, width, dtype=torch.bool, device=device)
+        """Set parts of the embeddings (.., width) to zero, with the rates of each sequence."""
+        (sequences, length), width, device = tokens.shape, embeddings.shape[-1], tokens.device
+        cut = torch.zeros(sequences, length, width, dtype=torch.bool, device=device)
         if "token_cutoff" in self._used:
             cut |= _chosen(tokens, rates["token_cutoff"]).unsqueeze(2)
         if "feature_cutoff" in self._used:
-            columns = torch.ones(rows, width, dtype=torch.bool, device=device)
+            columns = torch.ones(sequences, width, dtype=torch.bool, device=device)
             cut |= _chosen(columns, rates["feature_cutoff"]).unsqueeze(1)
         if "element_dropout" in self._used:
-            elements = tokens.unsqueeze(2).expand_as(cut).flatten(1)  # (rows, length * width)
+            elements = tokens.unsqueeze(2).expand_as(cut).flatten(1)  # (sequences, length * width)
             cut |= _chosen(elements, rates["element_dropout"]).view_as(cut)
         return embeddings.masked_fill(laid_out(cut & tokens.unsqueeze(2)), 0.0)
 
     def _shuffled(self, tokens: Tensor, rates: Tensor) -> Tensor:
-        """(rows, length): position numbers, exchanged among some of each row's tokens."""
+        """(sequences, length): position ids, exchanged among some of each sequence's tokens."""
         length = tokens.shape[1]
         places = torch.arange(length, device=tokens.device).expand_as(tokens)
         moving = _chosen(tokens, rates)
-        # The moving tokens come first, once in their order and once in a random one; the others follow, unmoved.
+        # The chosen tokens come first, once in their order and once in random order; the others follow unchanged.
         in_order = (places + length * ~moving).argsort(1)
         at_random = torch.where(moving, torch.rand(tokens.shape, device=tokens.device), places + 1.0).argsort(1)
         return torch.empty_like(places).scatter(1, at_random, in_order) + self._first_position
 
 
-def _layout(rows: Rows | Packed) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Where padded rows (rows, length) hold a token, and what brings (rows, length, ..) to how the rows really lie."""
-    if isinstance(rows, Packed):
-        places = rows.padded_places()
-        return rows.padded_mask(), lambda padded: padded.flatten(0, 1).index_select(0, places).unsqueeze(0)
-    mask = torch.ones_like(rows.input_ids) if rows.attention_mask is None else rows.attention_mask
+def _layout(batch: TokenBatch) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The mask of the padded form (sequences, length), and a function from the padded form to the batch's own."""
+    if isinstance(batch, PackedBatch):
+        indices = batch.padded_indices()
+        return batch.padded_mask(), lambda padded: padded.flatten(0, 1).index_select(0, indices).unsqueeze(0)
+    assert isinstance(batch, PaddedBatch)
+    mask = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask
     return mask.bool(), lambda padded: padded
 
 
 def _chosen(candidates: Tensor, rates: Tensor) -> Tensor:
-    """(rows, n): of each row's candidates (rows, n), as many as its rate says, rounded down, picked at random."""
-    # 0.53 of 100 is 53, but in float32 a little less.
+    """(sequences, n): a random choice of each sequence's candidates (sequences, n), their rate rounded down."""
+    # 0.53 * 100 is 53, but slightly less in float32.
     numbers = (candidates.sum(1) * rates + 1e-3).floor()
     order = torch.rand(candidates.shape, device=candidates.device).masked_fill(~candidates, 2.0).argsort(1)
     first = torch.arange(candidates.shape[1], device=candidates.device) < numbers.unsqueeze(1)
@@ -129,9 +128,7 @@ def _chosen(candidates: Tensor, rates: Tensor) -> Tensor:
 def _check(view: Mapping[str, float]) -> None:
     for name, rate in view.items():
         if name not in AUGMENTATIONS:
-            raise DiffaugError(f"there is no augmentation {name!r}; there are {', '.join(AUGMENTATIONS)}")
+            raise DiffaugError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}")
         if not (0 < rate < 1 or (rate == 1 and name == "shuffle")):
-            raise DiffaugError(
-                f"{name} = {rate:g} is no rate: it lies between 0 and 1"
-                + (", or is 1 for all tokens" if name == "shuffle" else "")
-            )
+            largest = " (1 for all tokens)" if name == "shuffle" else ""
+            raise DiffaugError(f"the rate of {name} must be between 0 and 1{largest}, got {rate:g}")

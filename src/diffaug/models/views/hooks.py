@@ -1,26 +1,25 @@
-"""Views by small modules beside the backbone's own layers: what adapters and LoRA share.
+"""Views by small modules beside the backbone's linear layers: the common part of adapters and LoRA.
 
-The modules are ours and enter through torch's forward hooks, so that the backbone keeps its layers and the names of its
-weights, and rows of different views go through it together. peft does not fit here: it lets the rows of a batch have
-different LoRA weights at inference only (with `adapter_names`, which it refuses in training mode), its other switch,
-`set_adapter`, holds for the whole model, and it has no adapters of this kind.
+The modules are attached with torch's forward hooks, during one forward only. The backbone keeps its layers and the
+names of its weights, and sequences of different views go through it in one batch. peft does not fit here: in a batch,
+sequences can have different LoRA weights at inference only (`adapter_names`, refused in training mode), its other
+switch, `set_adapter`, holds for the whole model, and it has no adapters of this kind.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from diffaug.errors import DiffaugError
-from diffaug.models.packed import Packed
-from diffaug.models.rows import Rows
+from diffaug.models.batch import TokenBatch
 from diffaug.models.views.base import Views
-from diffaug.models.views.targets import Place, Role, Third, add_update, find_places
+from diffaug.models.views.targets import Role, Target, add_update, find_targets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,85 +28,82 @@ if TYPE_CHECKING:
 class Update(nn.Module, ABC):
     """What is added to the output of one layer, with parameters for every view.
 
-    The bottlenecks of all views are computed side by side as one, and all but a row's own are multiplied by zero.
-    That takes a few multiplications more than matrices gathered row by row, and no copy of them for every row.
+    The bottlenecks of all views are computed as one matrix product, and all but a sequence's own are multiplied by
+    zero. That needs a few more multiplications than gathering matrices per sequence, and no copies of them.
     """
 
     @abstractmethod
     def forward(self, inputs: Tensor, output: Tensor, weights: Tensor) -> Tensor:
-        """(rows, length, outputs): the update.
+        """(sequences, length, outputs): the update.
 
         Args:
-            inputs: (rows, length, inputs), what the layer was given.
-            output: (rows, length, outputs), what it made of them.
-            weights: (rows or 1, views), how much each view counts for a row.
+            inputs: (sequences, length, inputs), the layer's input.
+            output: (sequences, length, outputs), the layer's output.
+            weights: (sequences or 1, views), the weight of each view for a sequence.
         """
 
 
-def weigh(inner: Tensor, weights: Tensor) -> Tensor:
-    """Scale the bottlenecks of the views, side by side in ``inner`` (rows, length, views * width)."""
+def scale_views(inner: Tensor, weights: Tensor) -> Tensor:
+    """Multiply the bottlenecks of the views in ``inner`` (sequences, length, views * width) by their weights."""
     by_view = inner.unflatten(-1, (weights.shape[1], -1))
     return (by_view * weights.to(inner.dtype)[:, None, :, None]).flatten(-2)
 
 
 class HookedViews(Views):
-    """Updates of the outputs of some of the backbone's layers.
+    """Updates of the outputs of some of the backbone's linear layers.
 
-    Without a `begin` the backbone is as if they were not there. A copy of a backbone together with its views (of an
-    encoder, that is) has hooks of its own: they are methods of the views, which are copied with them.
+    A deep copy of a backbone together with its views (that is, of an encoder) is independent of the original.
     """
 
     def __init__(
-        self, views: int, backbone: PreTrainedModel, roles: tuple[Role, ...], build: Callable[[Place], Update]
+        self, views: int, backbone: PreTrainedModel, roles: tuple[Role, ...], build: Callable[[Target], Update]
     ) -> None:
-        """Attach to ``backbone`` an update for each of its layers with one of these roles."""
+        """Build an update for each of the backbone's layers with one of these roles."""
         super().__init__()
         self._count = views
-        self._weights: Tensor | None = None
-        self._visited: set[Update] = set()
-        self._places = 0
-        # All places before any hook: a backbone that is refused is left as it was.
-        for role, places in [(role, find_places(backbone, role)) for role in roles]:
-            updates = [build(place) for place in places]
+        # In tuples: as attributes, the backbone's modules would become submodules of this one.
+        self._backbone = (backbone,)
+        self._updates: list[tuple[Target, Update]] = []
+        for role in roles:
+            targets = find_targets(backbone, role)
+            updates = [build(target) for target in targets]
             self.add_module(role, nn.ModuleList(updates))
-            self._places += len(places)
-            for place, update in zip(places, updates, strict=True):
-                place.linear.register_forward_hook(partial(self._visit, update, place.third))
-        backbone.register_forward_pre_hook(self._refuse_checkpointing)
+            self._updates += zip(targets, updates, strict=True)
 
-    def begin(self, rows: Rows | Packed) -> dict[str, Any]:
-        """See `Views.begin`.
+    @contextmanager
+    def applied(self, batch: TokenBatch) -> Iterator[dict[str, Any]]:
+        """See `Views.applied`.
 
-        Where every view takes part, the updates are averaged. The model was trained with one update at a time, and a
-        sum would move its states twice as far; attention over both views' prefixes is such a mixture as well.
+        At inference the updates of all views are averaged. The model was trained with one update at a time, and a sum
+        would be twice as large; attention over the prefixes of both views is such an average too.
         """
-        if rows.views is None:
-            self._weights = torch.full((1, self._count), 1 / self._count, device=rows.input_ids.device)
+        (backbone,) = self._backbone
+        if backbone.training and backbone.is_gradient_checkpointing:
+            # It runs layers again in the backward pass, after the hooks have been removed.
+            raise DiffaugError(
+                "adapters and LoRA cannot be combined with gradient checkpointing; switch it off, and set "
+                "stage2.gradient_cache to save memory"
+            )
+        if batch.view_ids is None:
+            weights = torch.full((1, self._count), 1 / self._count, device=batch.input_ids.device)
         else:
-            self._weights = torch.eye(self._count, device=rows.views.device)[rows.views]
-        self._visited = set()
-        return {}
-
-    def end(self) -> None:
-        assert self._weights is not None, "begin comes first"
-        visited, self._visited, self._weights = len(self._visited), set(), None
-        if visited < self._places:
+            weights = torch.eye(self._count, device=batch.view_ids.device)[batch.view_ids]
+        used: set[Update] = set()
+        with ExitStack() as hooks:
+            for target, update in self._updates:
+                hook = _hook(target, update, weights, used)
+                hooks.callback(target.linear.register_forward_hook(hook).remove)
+            yield {}
+        if len(used) < len(self._updates):
             raise DiffaugError(
-                f"only {visited} of {self._places} layers took their share in the views: the backbone did not run all "
-                "of the layers it has"
+                f"only {len(used)} of {len(self._updates)} layers used their views: the backbone did not run all of "
+                "its layers"
             )
 
-    def _visit(self, update: Update, third: Third | None, _: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-        if self._weights is None:
-            return None  # leaves the output as it is
-        self._visited.add(update)
-        return add_update(output, update(args[0], output, self._weights), third)
 
-    def _refuse_checkpointing(self, backbone: PreTrainedModel, _: Any) -> None:
-        """Gradient checkpointing runs layers again after `end`, when the hooks would stay out of it."""
-        if self._weights is not None and backbone.training and backbone.is_gradient_checkpointing:
-            self._weights = None
-            raise DiffaugError(
-                "adapters and LoRA do not go together with gradient checkpointing; switch it off, and set "
-                "stage2.gradient_cache if memory is short"
-            )
+def _hook(target: Target, update: Update, weights: Tensor, used: set[Update]) -> Callable[..., Tensor]:
+    def hook(_: nn.Module, args: Any, output: Tensor) -> Tensor:
+        used.add(update)
+        return add_update(output, update(args[0], output, weights), target.third)
+
+    return hook

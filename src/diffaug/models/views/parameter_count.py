@@ -1,4 +1,4 @@
-"""How many parameters the views add to a model."""
+"""The number of parameters that views add to a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from diffaug.models.views.prefix import Prefix
 
 
 def added_parameters(views: Views) -> int:
-    """The parameters of a view module as a saved model has them: of a prefix, its keys and values without the MLP."""
+    """The number of parameters in the saved model: for a prefix, its keys and values without the MLP."""
     if isinstance(views, Prefix):
         shape = views.shape
         return views.config.total * shape.layers * 2 * shape.heads * shape.head_dim

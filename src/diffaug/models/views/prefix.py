@@ -1,44 +1,51 @@
-"""Views by prefix: each view reads a sentence behind learned keys and values of its own.
+"""Prefix views: each view has learned keys and values, which every sequence of the view attends to.
 
-In training the keys and values come out of a small matrix through an MLP, which makes learning stable
-(`ReparametrisedPrefix`); a trained prefix is folded to plain keys and values (`FoldedPrefix`), which is what is saved.
+In training an MLP computes the keys and values from a small matrix, which makes training stable
+(`ReparametrisedPrefix`). A trained prefix is folded to plain keys and values (`FoldedPrefix`), which are saved.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from diffaug.models.attention import AttentionShape, PrefixStates
+from diffaug.models.attention import AttentionShape, PrefixAttention
+from diffaug.models.batch import PackedBatch, TokenBatch
 from diffaug.models.config import PrefixConfig
 from diffaug.models.initialise import DEFAULT_STD, init_normal
-from diffaug.models.packed import Packed
-from diffaug.models.rows import Rows
+from diffaug.models.packed_attention import PackedAttention
 from diffaug.models.views.base import Views
 
 
 class Prefix(Views):
-    """What both forms share: `states` gives a forward its prefix."""
+    """The common part of both forms."""
 
     config: PrefixConfig
-    packs = True
+    supports_packed = True
+    supports_pruning = True
 
     def __init__(self, config: PrefixConfig, shape: AttentionShape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape
-        self._states: PrefixStates | None = None
 
-    def begin(self, rows: Rows | Packed) -> dict[str, Any]:
-        self._states = self.states(rows.views)
-        return {"prefix": self._states}
+    @contextmanager
+    def applied(self, batch: TokenBatch) -> Iterator[dict[str, Any]]:
+        prefix = self.attention(batch.view_ids)
+        if isinstance(batch, PackedBatch):
+            packed = PackedAttention(batch, len(prefix.blocks), prefix.blocks, prefix.dropout)
+            yield {"packed": packed}
+            packed.finish()
+        else:
+            yield {"prefix": prefix}
+            prefix.finish()
 
-    def end(self) -> None:
-        assert self._states is not None, "begin comes first"
-        states, self._states = self._states, None
-        states.finish()
+    def prefix_length(self, by_view: bool) -> int:
+        return self.config.length if by_view else self.config.total
 
     def keys_and_values(self) -> Tensor:
         """(layers, 2, views, heads, length, head_dim)"""
@@ -46,29 +53,29 @@ class Prefix(Views):
 
     @property
     def dropout_rate(self) -> float:
-        """Dropout on the keys and values in this mode. Each row of a batch draws its own mask."""
+        """Dropout on the keys and values in the current mode. Each sequence draws its own mask."""
         return 0.0
 
-    def states(self, views: Tensor | None) -> PrefixStates:
+    def attention(self, view_ids: Tensor | None) -> PrefixAttention:
         """The prefix for one forward.
 
         Args:
-            views: (rows,), the view of each row: a row sees the vectors of its own view only. None: every row sees
-                the vectors of all views, as at inference.
+            view_ids: (sequences,), the view of each sequence, which attends to the keys of this view only. None:
+                every sequence attends to the keys of all views, as at inference.
         """
         blocks = self.keys_and_values()
-        if views is None:
+        if view_ids is None:
             # (layers, 2, views, heads, length, d) -> (layers, 2, 1, heads, views * length, d), view 1 first
             blocks = blocks.transpose(2, 3).flatten(3, 4).unsqueeze(2)
-        return PrefixStates(blocks, views, self.dropout_rate)
+        return PrefixAttention(blocks, view_ids, self.dropout_rate)
 
 
 class ReparametrisedPrefix(Prefix):
     """P' (views * length, width) -> Linear -> Tanh -> Linear -> a key and a value for each layer, with dropout.
 
-    Weights start as N(0, ``std``) and biases at zero, as transformers initialises new layers. The prefix then starts
-    far shorter than the model's own keys and values, which the paper's kappa measures. torch's defaults would make it
-    forty times as long.
+    Weights are initialised to N(0, ``std``) and biases to zero, as transformers initialises new layers. The prefix then
+    has a far smaller norm than the model's own keys and values, which the paper's kappa measures. With torch's
+    defaults the norm would be forty times as large.
 
     Args:
         config: number of views, and vectors per view.

@@ -1,7 +1,7 @@
-"""Where adapters and LoRA take part in a backbone: which linear layers of its transformer layers they act on.
+"""The linear layers of a backbone that adapters and LoRA act on.
 
-The layers are found by name, a table a family of models. These names are those of the weights in every checkpoint of
-the family, and so they do not change from one transformers release to the next.
+They are found by name, with one table entry per model family. The names are those of the weights in every checkpoint
+of the family, so they do not change between transformers releases.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Role = Literal["attention", "feed_forward", "query", "value"]
-"""What a linear layer is for: the output of attention, the output of the feed-forward part, queries or values."""
+"""The role of a linear layer: output of attention, output of the feed-forward block, queries or values."""
 
 
 @dataclass(frozen=True)
 class Third:
-    """A query or value layer inside one that computes queries, keys and values at once.
+    """The queries or values of a layer that computes queries, keys and values at once.
 
     Attributes:
         index: 0 for queries, 2 for values.
-        groups: the outputs are this many times a query, a key and a value: 1, or the number of heads where each head
-            has its three side by side.
+        groups: the outputs are this many groups of query, key and value: 1, or the number of heads if they are
+            interleaved by head.
     """
 
     index: int
@@ -36,13 +36,13 @@ class Third:
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """A linear layer of a backbone, or a third of one.
 
     Attributes:
         name: its name in the backbone.
         linear: the layer.
-        third: which part of its outputs is meant; None for all of them.
+        third: the part of its outputs that is updated; None for all of them.
     """
 
     name: str
@@ -59,16 +59,16 @@ class Place:
 
 
 def add_update(output: Tensor, update: Tensor, third: Third | None) -> Tensor:
-    """The layer's output (rows, length, features) with the update (rows, length, `Place.outputs`) where it belongs."""
+    """Add the update (sequences, length, `Target.outputs`) to the layer's output (sequences, length, features)."""
     if third is None:
         return output + update
-    parts = update.unflatten(-1, (third.groups, 1, -1))  # (rows, length, groups, 1, outputs / groups)
+    parts = update.unflatten(-1, (third.groups, 1, -1))  # (sequences, length, groups, 1, outputs / groups)
     return output + F.pad(parts, (0, 0, third.index, 2 - third.index)).flatten(-3)
 
 
 @dataclass(frozen=True)
 class _Family:
-    """The names of a family's layers, `*` for a number; ``fused``: query and value are thirds of one layer."""
+    """The layer names of a model family, `*` for a number; ``fused``: query and value are thirds of one layer."""
 
     attention: str
     feed_forward: str
@@ -94,7 +94,7 @@ _FAMILIES = {
         query="transformer.layer.*.attention.q_lin",
         value="transformer.layer.*.attention.v_lin",
     ),
-    # One module serves several layers; what is attached to it is shared by them as its weights are.
+    # One module serves several layers, which share the updates as they share its weights.
     "albert": _Family(
         attention="encoder.albert_layer_groups.*.albert_layers.*.attention.dense",
         feed_forward="encoder.albert_layer_groups.*.albert_layers.*.ffn_output",
@@ -130,40 +130,40 @@ _FAMILIES = {
 }
 
 
-def find_places(backbone: PreTrainedModel, role: Role) -> list[Place]:
+def find_targets(backbone: PreTrainedModel, role: Role) -> list[Target]:
     """All layers of ``backbone`` with that role, first layer first.
 
     Raises:
-        DiffaugError: the layers of such a backbone are not known, or cannot be told apart row by row.
+        DiffaugError: the model family is unknown, or its layers cannot have different views in one batch.
     """
     config = backbone.config
     family = _FAMILIES.get(config.model_type)
     if family is None:
         raise DiffaugError(
-            f"adapters and LoRA cannot be attached to a '{config.model_type}' backbone, whose layers are not known; "
-            f"use one of {', '.join(sorted(_FAMILIES))}, or views of another kind"
+            f"adapters and LoRA do not support a '{config.model_type}' backbone; use one of "
+            f"{', '.join(sorted(_FAMILIES))}, or another views.kind"
         )
     if role == "query" and getattr(config, "share_att_key", False) and getattr(config, "relative_attention", False):
-        # It projects its relative positions once for all rows, which may be of different views.
+        # It projects relative positions once for the whole batch, which may have different views.
         raise DiffaugError(
-            f"LoRA cannot be attached to this '{config.model_type}' backbone, whose query layers project its relative "
-            "positions too (share_att_key); use an adapter, or another backbone"
+            f"LoRA does not support this '{config.model_type}' backbone, whose query layers also project relative "
+            "positions (share_att_key); use an adapter, or another backbone"
         )
     pattern: str = getattr(family, role)
     third = None
     if family.fused is not None and role in ("query", "value"):
         third = Third(0 if role == "query" else 2, 1 if family.fused == "whole" else config.num_attention_heads)
-    places = [
-        Place(name, module, third)
+    targets = [
+        Target(name, module, third)
         for name, module in backbone.named_modules()
         if isinstance(module, nn.Linear) and _matches(name, pattern)
     ]
-    if not places:
+    if not targets:
         raise DiffaugError(
-            f"the '{config.model_type}' backbone has no linear layer {pattern}, to which its views would be attached; "
-            "its code is not that of the family"
+            f"the '{config.model_type}' backbone has no linear layer {pattern}, which its views would update; use "
+            "transformers' own code for this model type"
         )
-    return places
+    return targets
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -1,1 +1,1 @@
-"""How a batch goes through the encoder: plain, with a gradient cache, packed, or by CUDA graphs."""
+"""How a batch goes through the encoder: plain, with a gradient cache, packed on a CPU, or with CUDA graphs."""

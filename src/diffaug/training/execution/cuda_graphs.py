@@ -1,121 +1,146 @@
-"""The encoder's forward and backward pass as recorded CUDA graphs.
+"""The encoder's forward and backward pass as CUDA graphs.
 
-A step on short sentences is a thousand small kernels, and starting them takes longer than running them. Recorded once
-and replayed, they start together. A recording holds for one size of a batch; packed batches have few
-(`diffaug.models.packed`), and what has no recording yet gets one.
+A step on short sentences is a thousand small kernels, and launching them takes longer than running them. Captured once
+as a CUDA graph and replayed, they are launched together. A graph is valid for one batch size. Packed batches have few
+sizes (`diffaug.models.batch`), and a new size is captured when it first occurs.
 
-Stands in for the encoder like the gradient cache does: call it for vectors, take the loss backward, then call
-`backward`. Random numbers go on from replay to replay, and weights are read where the optimiser left them.
+Every replay draws new random numbers and reads the current weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from diffaug.models.packed import Packed
-from diffaug.training.execution.half_precision import Halved
+from diffaug.methods.base import Method, StepBatch
+from diffaug.models.batch import PackedBatch, PaddedBatch
+from diffaug.training.execution.half_precision import HalfPrecisionCopies
 
-# Passes before the first recording.
+# Passes before the first capture.
 _WARM_UP = 2
 
 
 @dataclass
-class _Recording:
-    """Both passes of one size, and the tensors they read and write."""
+class _Graphs:
+    """The graphs of both passes for one batch size, and the static tensors they read and write."""
 
-    inputs: Packed
+    inputs: PackedBatch
     vectors: Tensor
     gradient: Tensor
     forward: torch.cuda.CUDAGraph
     backward: torch.cuda.CUDAGraph
 
 
-class GraphedEncoder:
-    """See the module's text.
+class CudaGraphExecutor:
+    """An executor that packs batches, computes in 16 bits, and replays CUDA graphs.
 
     Args:
-        encoder: from packed rows to vectors, filler rows included.
+        method: prepared for the stage, on a GPU.
+        learning: the encoder's parameters that get gradients, by name.
+        dtype: bfloat16 or float16.
+    """
+
+    def __init__(self, method: Method, learning: Mapping[str, nn.Parameter], dtype: torch.dtype) -> None:
+        copies = HalfPrecisionCopies(method.encoder, method.represent, learning, dtype)
+        self._pack = method.encoder.pack
+        self._graphs = GraphedEncoder(copies, next(method.parameters()).device)
+
+    def prepare(self, batch: StepBatch) -> StepBatch:
+        return replace(batch, tokens=replace(batch.tokens, packed=self._pack(batch.tokens))).pin_memory()
+
+    def __call__(self, tokens: PaddedBatch) -> Tensor:
+        assert tokens.packed is not None, "call prepare first"
+        return self._graphs(tokens.packed)
+
+    def backward(self) -> None:
+        self._graphs.backward()
+
+
+class GraphedEncoder:
+    """Captures and replays the graphs.
+
+    Args:
+        encoder: from a packed batch to the vectors of all its sequences, filler included.
         device: the GPU.
     """
 
-    def __init__(self, encoder: Halved, device: torch.device) -> None:
+    def __init__(self, encoder: HalfPrecisionCopies, device: torch.device) -> None:
         self._encoder = encoder
         self._device = device
-        self._recordings: dict[tuple[int, ...], _Recording] = {}
+        self._by_size: dict[tuple[int, ...], _Graphs] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
         self._warm: set[int] = set()
-        self._under_way: tuple[_Recording, Tensor] | None = None
+        self._pending: tuple[_Graphs, Tensor] | None = None
 
-    def __call__(self, packed: Packed) -> Tensor:
-        """Vectors of the rows, cut off from the encoder."""
-        # Recordings share their memory: another forward would overwrite what the first one's backward reads.
-        assert self._under_way is None, "one forward, one backward"
-        recording = self._recordings.get(packed.size) or self._record(packed)
-        for name, tensor in packed.tensors().items():
-            recording.inputs.tensors()[name].copy_(tensor, non_blocking=True)
-        recording.forward.replay()
-        vectors = recording.vectors[: len(packed)].float().requires_grad_()
-        self._under_way = recording, vectors
+    def __call__(self, batch: PackedBatch) -> Tensor:
+        """The vectors of the real sequences, without a graph to the encoder."""
+        # All graphs share one memory pool: another forward would overwrite what the first one's backward reads.
+        assert self._pending is None, "a forward must be followed by a backward"
+        graphs = self._by_size.get(batch.size) or self._capture(batch)
+        for name, tensor in batch.tensors().items():
+            graphs.inputs.tensors()[name].copy_(tensor, non_blocking=True)
+        graphs.forward.replay()
+        vectors = graphs.vectors[: len(batch)].float().requires_grad_()
+        self._pending = graphs, vectors
         return vectors
 
     def backward(self) -> None:
-        """Carry the loss's gradient on from the vectors into the encoder."""
-        assert self._under_way is not None, "a forward comes first"
-        recording, vectors = self._under_way
-        self._under_way = None
-        assert vectors.grad is not None, "take the loss backward first"
-        recording.gradient[: len(vectors)].copy_(vectors.grad)
-        recording.gradient[len(vectors) :].zero_()
-        with self._encoder.adding():
-            recording.backward.replay()
+        """Pass the gradient of the vectors on to the encoder."""
+        assert self._pending is not None, "a backward needs a forward"
+        graphs, vectors = self._pending
+        self._pending = None
+        assert vectors.grad is not None, "call the loss's backward first"
+        graphs.gradient[: len(vectors)].copy_(vectors.grad)
+        graphs.gradient[len(vectors) :].zero_()
+        with self._encoder.accumulating():
+            graphs.backward.replay()
 
-    def _record(self, packed: Packed) -> _Recording:
-        # The copies are in 16 bits already: autocast, which the loss is computed under, would cast back and forth.
+    def _capture(self, batch: PackedBatch) -> _Graphs:
+        # The copies are in 16 bits already: the autocast that the loss is computed under would cast back and forth.
         with torch.autocast(self._device.type, enabled=False):
-            return self._recorded(packed)
+            return self._captured(batch)
 
-    def _recorded(self, packed: Packed) -> _Recording:
+    def _captured(self, batch: PackedBatch) -> _Graphs:
         random_state = torch.cuda.get_rng_state(self._device)
-        inputs = packed.to(self._device)
-        if packed.longest not in self._warm:
+        inputs = batch.to(self._device)
+        if batch.max_keys not in self._warm:
             self._warm_up(inputs)
-            self._warm.add(packed.longest)
+            self._warm.add(batch.max_keys)
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with self._capture(forward):
+        with self._capturing(forward):
             self._encoder.refresh()
             vectors = self._encoder(inputs)
         gradient = torch.zeros_like(vectors)
-        with self._capture(backward):
+        with self._capturing(backward):
             self._encoder.backward(vectors, gradient)
         torch.cuda.set_rng_state(random_state, self._device)
-        recording = _Recording(inputs, vectors.detach(), gradient, forward, backward)
-        self._recordings[packed.size] = recording
-        return recording
+        graphs = _Graphs(inputs, vectors.detach(), gradient, forward, backward)
+        self._by_size[batch.size] = graphs
+        return graphs
 
-    def _warm_up(self, inputs: Packed) -> None:
-        """Passes in which kernels are compiled and libraries set up their memory, which a recording must not see.
+    def _warm_up(self, inputs: PackedBatch) -> None:
+        """Passes that compile kernels and initialise libraries, which must not happen during a capture.
 
-        What of it depends on the batch depends on its longest row alone.
+        Which kernels are compiled depends on the largest number of keys only.
         """
-        self._encoder.keep_earlier()  # of the step's parts before this one
-        with self._aside():
+        self._encoder.detach_gradients()  # those of earlier batches of the same step
+        with self._side_stream():
             for _ in range(_WARM_UP):
                 vectors = self._encoder(inputs)
                 self._encoder.backward(vectors, torch.zeros_like(vectors))
         torch.cuda.synchronize(self._device)
-        torch.cuda.empty_cache()  # the recordings have memory of their own
+        torch.cuda.empty_cache()  # graphs have a memory pool of their own
 
     @contextmanager
-    def _capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        # Not `torch.cuda.graph`: that gives back all cached memory before each recording, to be fetched again after it.
-        # Another thread prepares batches meanwhile, which is none of this recording's business.
-        with self._aside():
+    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        # Not `torch.cuda.graph`, which frees all cached memory before each capture; it is needed again afterwards.
+        # Another thread prepares batches during the capture, hence "thread_local".
+        with self._side_stream():
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
                 yield
@@ -123,8 +148,8 @@ class GraphedEncoder:
                 graph.capture_end()
 
     @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """On a stream of its own, after what is under way and before what comes."""
+    def _side_stream(self) -> Iterator[None]:
+        """A stream of its own, synchronised with the current one at both ends."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield

@@ -1,8 +1,8 @@
-"""Gradient cache: contrastive batches larger than memory, with the loss and gradients of the plain way.
+"""Gradient cache: contrastive batches larger than memory, with the same loss and gradients as in one pass.
 
-The rows go through the encoder in chunks without a graph; the loss is computed on all vectors and differentiated with
-respect to them; then each chunk goes through the encoder again, with the same random numbers, and its share of that
-gradient flows on into the weights. Memory holds the graph of one chunk instead of all.
+The sequences go through the encoder in chunks, without a graph. The loss is computed on all vectors and differentiated
+with respect to them. Then each chunk goes through the encoder again, with the same random numbers, and its part of that
+gradient is passed on to the weights. Memory holds the graph of one chunk at a time.
 """
 
 from __future__ import annotations
@@ -13,49 +13,51 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from diffaug.models.rows import Rows
+from diffaug.methods.base import Encode, StepBatch
+from diffaug.models.batch import PaddedBatch
 
 
 class GradientCache:
-    """Stands in for the encoder in one step: call it for vectors, take the loss backward, then call `backward`.
+    """An executor with a gradient cache.
 
     Args:
-        represent: the encoder's own way from rows to vectors.
-        chunk: rows at a time.
-        autocast: the precision in which the chunks run again; makes a context a chunk.
+        encode: a token batch to its vectors.
+        chunk: the number of sequences per chunk.
+        autocast: makes the autocast context in which a chunk runs again.
     """
 
-    def __init__(
-        self, represent: Callable[[Rows], Tensor], chunk: int, autocast: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._represent = represent
+    def __init__(self, encode: Encode, chunk: int, autocast: Callable[[], AbstractContextManager[None]]) -> None:
+        self._encode = encode
         self._chunk = chunk
         self._autocast = autocast
-        self._calls: list[tuple[Rows, Tensor, list[tuple[Tensor, Tensor | None]]]] = []
+        self._calls: list[tuple[PaddedBatch, Tensor, list[tuple[Tensor, Tensor | None]]]] = []
 
-    def __call__(self, rows: Rows) -> Tensor:
-        """Vectors of the rows, cut off from the encoder."""
+    def prepare(self, batch: StepBatch) -> StepBatch:
+        return batch
+
+    def __call__(self, tokens: PaddedBatch) -> Tensor:
+        """The vectors, without a graph to the encoder."""
         states, parts = [], []
         with torch.no_grad():
-            for start in range(0, len(rows), self._chunk):
-                states.append(_random_state(rows.input_ids.device))
-                parts.append(self._represent(rows.part(start, start + self._chunk)))
+            for start in range(0, len(tokens), self._chunk):
+                states.append(_random_state(tokens.input_ids.device))
+                parts.append(self._encode(tokens.slice(start, start + self._chunk)))
         vectors = torch.cat(parts).requires_grad_()
-        self._calls.append((rows, vectors, states))
+        self._calls.append((tokens, vectors, states))
         return vectors
 
     def backward(self) -> None:
-        """Carry the loss's gradient on from the vectors into the encoder."""
-        for rows, vectors, states in self._calls:
-            assert vectors.grad is not None, "take the loss backward first"
-            after = _random_state(rows.input_ids.device)
+        """Pass the gradient of the vectors on to the encoder."""
+        for tokens, vectors, states in self._calls:
+            assert vectors.grad is not None, "call the loss's backward first"
+            after = _random_state(tokens.input_ids.device)
             for i, state in enumerate(states):
                 start = i * self._chunk
-                _set_random_state(rows.input_ids.device, state)
+                _set_random_state(tokens.input_ids.device, state)
                 with self._autocast():
-                    again = self._represent(rows.part(start, start + self._chunk))
+                    again = self._encode(tokens.slice(start, start + self._chunk))
                 torch.autograd.backward(again, vectors.grad[start : start + self._chunk].to(again.dtype))
-            _set_random_state(rows.input_ids.device, after)
+            _set_random_state(tokens.input_ids.device, after)
         self._calls.clear()
 
 

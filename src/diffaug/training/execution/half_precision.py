@@ -1,8 +1,8 @@
-"""Computing in 16 bits throughout: copies of the weights, cast once a step, in place of casts inside of every layer.
+"""16-bit copies of the weights, cast once per step instead of inside of every layer.
 
-Autocast keeps weights and the sums between layers in 32 bits and casts back and forth; on a GPU, short sentences make
-that a good part of a step. Here the whole encoder runs in 16 bits; the weights that the optimiser changes, and their
-gradients, stay in 32.
+Autocast keeps weights and residual sums in 32 bits and casts back and forth; with short sentences that is a large part
+of a step on a GPU. Here the whole encoder runs in 16 bits. The weights that the optimiser updates, and their gradients,
+stay in 32 bits.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch.func import functional_call
 
 from diffaug import kernels
 
-# Parameters of fewer numbers, biases above all, are cast together, and so are their gradients: by itself each would
-# take longer to start than to run. Larger ones go alone: to join them takes as long as to cast them.
+# Smaller parameters, mostly biases, are cast together, and so are their gradients: a kernel for each would take longer
+# to launch than to run. Larger ones are cast one by one: concatenating them takes as long as casting them.
 _LARGE = 1 << 16
 
 
-class Halved:
-    """Calls a function of a module's with 16-bit copies of the weights.
+class HalfPrecisionCopies:
+    """Calls a function of a module with 16-bit copies of its weights.
 
     Args:
-        module: owner of the weights, which must stay the same tensors.
+        module: the owner of the weights, which must stay the same tensors.
         function: computes with the module.
-        learning: the parameters that get gradients; of the others, copies are made once.
+        learning: the parameters that get gradients; the others are copied once.
         dtype: bfloat16 or float16.
     """
 
@@ -49,17 +49,17 @@ class Halved:
         self._copies = {name: p.detach().to(dtype) for name, p in self._bound.named_parameters()}
         for group in self._groups:
             self._copies |= group.copies
-        self._quick = _quick_gradients()
-        self._refresh_all = _all_at_once([pair for group in self._groups for pair in group.pairs])
+        self._fused = _fused_operations()
+        self._refresh_all = _one_kernel([pair for group in self._groups for pair in group.pairs])
 
     def __call__(self, argument: Any) -> Tensor:
         """The function's result."""
-        with self._quick:
-            found: Tensor = functional_call(self._bound, self._copies, (argument,))
-        return found
+        with self._fused:
+            result: Tensor = functional_call(self._bound, self._copies, (argument,))
+        return result
 
     def refresh(self) -> None:
-        """After the weights have changed."""
+        """Copy the weights again, after they have changed."""
         if self._refresh_all is not None:
             self._refresh_all()
             return
@@ -67,28 +67,28 @@ class Halved:
             group.refresh()
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Compute the gradients of all that learns, given that of the function's result; in `adding`, as a rule."""
+        """Compute the gradients of the weights from that of the function's result; usually within `accumulating`."""
         copies = [copy for group in self._groups for copy in group.copies.values()]
-        found = iter(torch.autograd.grad(vectors, copies, gradient, materialize_grads=True))
+        gradients = iter(torch.autograd.grad(vectors, copies, gradient, materialize_grads=True))
         for group in self._groups:
-            group.write(list(islice(found, len(group.copies))))
+            group.write(list(islice(gradients, len(group.copies))))
 
-    def keep_earlier(self) -> None:
-        """Before a `backward` that is not to be added: it writes where the gradients of the last one may lie."""
+    def detach_gradients(self) -> None:
+        """Call before a `backward` outside of `accumulating`: it overwrites the buffers of the last gradients."""
         for group in self._groups:
-            group.keep_earlier()
+            group.detach_gradients()
 
     @contextmanager
-    def adding(self) -> Iterator[None]:
-        """What `backward` computes in this context, or a replay of it, is added to the parameters' gradients."""
-        self.keep_earlier()
+    def accumulating(self) -> Iterator[None]:
+        """Add what `backward`, or a replay of it, computes in this context to the parameters' gradients."""
+        self.detach_gradients()
         yield
         for group in self._groups:
-            group.add()
+            group.accumulate()
 
 
 class _Group:
-    """Parameters that are cast in one go, and whose gradients are cast in one go: all are parts of one tensor.
+    """Parameters whose copies, and whose gradients, are views of one tensor, so that they are cast together.
 
     Args:
         parameters: in 32 bits, by name.
@@ -115,28 +115,28 @@ class _Group:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Cast anew."""
-        self._copy.copy_(_joined(self._parameters))
+        """Copy the weights again."""
+        self._copy.copy_(_flattened(self._parameters))
 
     @torch.no_grad()
     def write(self, gradients: Sequence[Tensor]) -> None:
-        """Cast new gradients, over those of the last time."""
-        found = _joined(gradients)
+        """Cast new gradients into the buffer, over the last ones."""
+        found = _flattened(gradients)
         if found.is_cuda and kernels.have_triton():
-            from diffaug.kernels.casts import copy_wider
+            from diffaug.kernels.casts import copy_to_wider
 
-            copy_wider(self._gradient, found.contiguous())
+            copy_to_wider(self._gradient, found.contiguous())
         else:
             self._gradient.copy_(found)
 
-    def keep_earlier(self) -> None:
-        """Those of the last time may be what the parameters have so far, where a step has several parts."""
+    def detach_gradients(self) -> None:
+        """Copy gradients that are still the buffer itself, as with several batches per step."""
         for parameter, gradient in self._gradients:
             if parameter.grad is not None and parameter.grad is gradient:
                 parameter.grad = gradient.clone()
 
-    def add(self) -> None:
-        """Add what was written to the parameters' gradients, which as a rule have none: then it is what they have."""
+    def accumulate(self) -> None:
+        """Add the buffer to the parameters' gradients; a parameter without a gradient gets the buffer itself."""
         for parameter, gradient in self._gradients:
             if parameter.grad is None:
                 parameter.grad = gradient
@@ -144,27 +144,27 @@ class _Group:
                 parameter.grad.add_(gradient)
 
 
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
+def _flattened(tensors: Sequence[Tensor]) -> Tensor:
     flat = [tensor.flatten() for tensor in tensors]
     return torch.cat(flat) if len(flat) > 1 else flat[0]
 
 
-def _all_at_once(pairs: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None] | None:
-    """Casts all parameters, given the copies to write them to; None where no kernel does."""
+def _one_kernel(pairs: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None] | None:
+    """A function that casts all parameters to their copies in one kernel; None if no kernel can."""
     fit = (p.is_cuda and p.is_contiguous() and p.dtype == torch.float32 for _, p in pairs)
     if not pairs or not kernels.have_triton() or not all(fit):
         return None
-    from diffaug.kernels.casts import Copies
+    from diffaug.kernels.casts import CastingCopies
 
-    return Copies(pairs)
+    return CastingCopies(pairs)
 
 
-def _quick_gradients() -> AbstractContextManager[Any]:
+def _fused_operations() -> AbstractContextManager[Any]:
     if not kernels.have_triton():
         return nullcontext()
-    from diffaug.kernels.fused import Quick
+    from diffaug.kernels.fused_operations import FusedOperations
 
-    return Quick()
+    return FusedOperations()
 
 
 class _Bound(nn.Module):

@@ -1,9 +1,9 @@
-"""Keys and values of a row and head, wherever they are in memory: those of the prefix, then the row's own.
+"""Loads and stores of the keys and values of a sequence and head: those of the prefix, then its own.
 
-``column`` counts them through. Gradients of queries, keys and values lie side by side (`kernels.attention`).
+``column`` counts them. The gradients of queries, keys and values are in one tensor (`kernels.attention`).
 
-Dropout on the prefix is drawn where the prefix is read, from a hash of row, head, vector and channel: a copy of the
-prefix for each row, which the plain path makes, would take more memory than the rest of a layer.
+Dropout on the prefix is drawn where the prefix is loaded, from a hash of sequence, head, vector and channel: a copy of
+the prefix for each sequence, as the reference makes, would take more memory than the rest of a layer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diffaug.kernels.random import scrambled
 def _prefix_kept(
     seeds, dropout, row, head, column, channel, heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr
 ):
-    """By what dropout multiplies the prefix's keys and values, each (columns, dim): sixteen random bits for each."""
+    """The dropout factors of the prefix's keys and values, each (columns, dim), from 16 random bits each."""
     seed = scrambled(tl.load(seeds + 1).to(tl.uint32))
     number = ((row * heads + head) * length + column)[:, None] * dim + channel[None, :]
     bits = scrambled(scrambled(number.to(tl.uint32)) ^ seed)
@@ -32,7 +32,7 @@ def load_keys(
     key, value, prefix_key, prefix_value, views, seeds, prefix_dropout, row, head, start, tokens, column, channel,
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops_prefix: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values (columns, dim); zero behind the last."""
+    """Keys and values (columns, dim); zero after the last."""
     at = (start + column - length)[:, None] * (heads * dim) + head * dim + channel[None, :]
     own = ((column >= length) & (column < length + tokens))[:, None]
     keys, values = tl.load(key + at, mask=own, other=0.0), tl.load(value + at, mask=own, other=0.0)
@@ -58,7 +58,7 @@ def store_keys(
     with_shares: tl.constexpr, heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr,
     drops_prefix: tl.constexpr,
 ):  # fmt: skip
-    """Their gradients (columns, dim); those of the prefix, where asked for, as this row's share."""
+    """Their gradients (columns, dim); with ``with_shares``, those of the prefix for this sequence."""
     kind = d_key.dtype.element_ty
     at = (start + column - length)[:, None] * (3 * heads * dim) + head * dim + channel[None, :]
     own = ((column >= length) & (column < length + tokens))[:, None]

@@ -1,4 +1,4 @@
-"""Putting operations of our own in the place of torch's, for whatever model runs inside of a context."""
+"""Replace functions of torch by others, for any model that runs inside of a context."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 
-class Replacing(TorchFunctionMode, ABC):
-    """A context in which some functions of torch are others. Subclasses say which, and for what inputs.
+class FunctionOverrides(TorchFunctionMode, ABC):
+    """A context in which some functions of torch are replaced. Subclasses define which, and for which inputs.
 
     Args:
-        functions: torch's, and what is called instead, with the same arguments; not replaced inside of that call.
+        functions: torch's function to its replacement, which gets the same arguments. Inside of a replacement, torch's
+            own functions are called.
     """
 
     def __init__(self, functions: Mapping[Any, Callable[..., Any]]) -> None:
@@ -22,7 +23,7 @@ class Replacing(TorchFunctionMode, ABC):
 
     @abstractmethod
     def applies(self, first: Any) -> bool:
-        """Whether to replace a call, given its first argument."""
+        """Whether to replace a call with this first argument."""
 
     def __torch_function__(
         self,

@@ -1,7 +1,8 @@
-"""Attention of rows with more keys than one program holds: a program has a block of queries and goes through the keys
-block by block, as FlashAttention does. Kept for the backward pass: the result, and each query's sum of weights.
+"""Attention over long sequences: a program has a block of queries and loops over blocks of keys, as in FlashAttention.
+The output and the log-sum-exp of each query are saved for the backward pass.
 
-Arguments are those of `kernels.attention`; a launch takes the rows with more keys than ``ABOVE``, the prefix counted.
+The arguments are those of `kernels.attention`. A launch handles the sequences with more than ``ABOVE`` keys, those of
+the prefix included.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from diffaug.kernels.attention_keys import load_keys, store_keys
 from diffaug.kernels.random import chance, scrambled
-from diffaug.kernels.row_keys import load_keys, store_keys
 
 
 @triton.jit
 def _kept(
     line, column, row, head, seed, dropout, heads: tl.constexpr, drops: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """By what dropout multiplies the weights (BLOCK, BLOCK)."""
+    """The dropout factors of the weights (BLOCK, BLOCK)."""
     kept = tl.full([BLOCK, BLOCK], 1.0, tl.float32)
     if drops:
-        # A seed for each row and head: all their weights counted through would be more than 32 bits can count.
+        # A seed per sequence and head: a single counter over all weights would exceed 32 bits.
         luck = chance(scrambled((seed + row * heads + head).to(tl.uint32)), (line << 16)[:, None] + column[None, :])
         kept = tl.where(luck < dropout, 0.0, 1.0 / (1.0 - dropout))
     return kept
@@ -33,7 +34,7 @@ def long_forward(
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
     drops_prefix: tl.constexpr, ABOVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program a row, head and block of queries."""
+    """One program per sequence, head and block of queries."""
     row, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start, tokens = tl.load(starts + row).to(tl.int32), tl.load(lengths + row).to(tl.int32)
     if (length + tokens <= ABOVE) | (block * BLOCK >= tokens):
@@ -66,8 +67,7 @@ def long_forward(
 def _load_queries(
     query, out, d_out, log_sums, start, tokens, line, head, channel, heads: tl.constexpr, dim: tl.constexpr
 ):  # fmt: skip
-    """Queries and the result's gradients (BLOCK, dim), the logarithms of the sums, and what the weights' gradients,
-    weighted, add up to."""
+    """Queries and output gradients (BLOCK, dim), the log-sum-exp, and the sum of gradient times output per query."""
     here = (start + line)[:, None] * (heads * dim) + head * dim + channel[None, :]
     there = (line < tokens)[:, None]
     queries, gradient = tl.load(query + here, mask=there, other=0.0), tl.load(d_out + here, mask=there, other=0.0)
@@ -81,7 +81,7 @@ def _again(
     queries, gradient, log_sum, average, keys, values, line, column, row, head, count, seed, scale, dropout,
     heads: tl.constexpr, drops: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The weights behind dropout, from the same random numbers, and the gradients of the scores before it."""
+    """The weights after dropout, with the same random numbers, and the gradients of the scores."""
     scores = tl.dot(queries, tl.trans(keys)) * scale
     weights = tl.where((column < count)[None, :], tl.exp(scores - log_sum[:, None]), 0.0)
     kept = _kept(line, column, row, head, seed, dropout, heads, drops, BLOCK)
@@ -98,7 +98,7 @@ def long_backward(
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
     drops_prefix: tl.constexpr, ABOVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program a row, head and block: of keys, going through the queries, then of queries, through the keys."""
+    """One program per sequence, head and block: of keys, over all queries; then of queries, over all keys."""
     row, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start, tokens = tl.load(starts + row).to(tl.int32), tl.load(lengths + row).to(tl.int32)
     if (length + tokens <= ABOVE) | (block * BLOCK >= length + tokens):

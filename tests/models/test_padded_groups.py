@@ -6,15 +6,14 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from diffaug.models import padding
-from diffaug.models.packed import Packed, pack
-from diffaug.models.padding import Group, cut, groups
-from diffaug.models.rows import Rows
+from diffaug.models import padded_groups as module
+from diffaug.models.batch import PackedBatch, PaddedBatch, pack
+from diffaug.models.padded_groups import PaddedGroup, padded_groups, split_by_tokens
 
 
-def packed(lengths: list[int]) -> Packed:
+def packed(lengths: list[int]) -> PackedBatch:
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    return pack(Rows(torch.ones_like(mask), mask), 0, fill=False)
+    return pack(PaddedBatch(torch.ones_like(mask), mask), 0, fill=False)
 
 
 @pytest.mark.parametrize(
@@ -29,22 +28,22 @@ def packed(lengths: list[int]) -> Packed:
     ],
 )
 def test_parts_stay_within_the_budget(lengths: list[int], sizes: list[int]) -> None:
-    parts = cut(lengths, 12)
+    parts = split_by_tokens(lengths, 12)
     assert [part.stop - part.start for part in parts] == sizes
     assert [length for part in parts for length in lengths[part]] == lengths
 
 
-def one_for_all(batch: Packed) -> list[Group]:
+def one_for_all(batch: PackedBatch) -> list[PaddedGroup]:
     """As on a GPU, wider than any row."""
-    return [padding._group(batch, slice(0, len(batch.starts)), 0, len(batch.row_of), batch.longest)]
+    return [module._group(batch, slice(0, len(batch.starts)), 0, len(batch.sequence_ids), batch.max_keys)]
 
 
 @pytest.mark.parametrize("lengths", [[1, 2, 2, 5, 7, 7, 7, 7], [4, 4, 4], [6, 1, 3, 2, 2, 9]])
 @pytest.mark.parametrize("several", [True, False])
 def test_padded_and_back(lengths: list[int], several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padding, "_BUDGET", 16)
+    monkeypatch.setattr(module, "_GROUP_TOKENS", 16)
     batch = packed(lengths)
-    found = groups(batch) if several else one_for_all(batch)
+    found = padded_groups(batch) if several else one_for_all(batch)
     assert sum(group.tokens for group in found) == sum(lengths)
     states = torch.randn(sum(lengths), 2, 3, requires_grad=True)
     for group, part in zip(found, states.split([group.tokens for group in found]), strict=True):
@@ -52,7 +51,7 @@ def test_padded_and_back(lengths: list[int], several: bool, monkeypatch: pytest.
         rows = part.split(own)
         padded = group.pad(part)
         assert padded.shape == (len(own), group.width, 2, 3)
-        real = group.exists.view(len(own), group.width)
+        real = group.is_token.view(len(own), group.width)
         assert real.sum(1).tolist() == own
         expected = pad_sequence(list(rows), batch_first=True)
         assert torch.equal((padded * real[..., None, None])[:, : expected.shape[1]], expected)
@@ -65,7 +64,7 @@ def test_padded_and_back(lengths: list[int], several: bool, monkeypatch: pytest.
 @pytest.mark.parametrize("several", [True, False])
 def test_gradients_are_those_of_padding_row_by_row(several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What mixes the tokens of a row reads its own alone, and of its results the padding's are dropped."""
-    monkeypatch.setattr(padding, "_BUDGET", 16)
+    monkeypatch.setattr(module, "_GROUP_TOKENS", 16)
     lengths = [1, 2, 2, 5, 7, 7, 7, 7]
     batch = packed(lengths)
     states = torch.randn(sum(lengths), 3, requires_grad=True)
@@ -75,9 +74,9 @@ def test_gradients_are_those_of_padding_row_by_row(several: bool, monkeypatch: p
         return (rows * real[..., None]).sum(-2, keepdim=True) ** 2 + rows**3
 
     results = []
-    found = groups(batch) if several else one_for_all(batch)
+    found = padded_groups(batch) if several else one_for_all(batch)
     for group, part in zip(found, states.split([group.tokens for group in found]), strict=True):
-        results.append(group.unpad(mixed(group.pad(part), group.exists.view(-1, group.width))))
+        results.append(group.unpad(mixed(group.pad(part), group.is_token.view(-1, group.width))))
     (gradient,) = torch.autograd.grad((torch.cat(results) * weights).sum(), states)
     by_row = torch.cat([mixed(row, torch.ones(len(row))) for row in states.split(lengths)])
     (expected,) = torch.autograd.grad((by_row * weights).sum(), states)

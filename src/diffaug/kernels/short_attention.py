@@ -1,8 +1,8 @@
-"""Attention of rows that are so short that one program holds all keys of its row: no running maximum, nothing kept for
-the backward pass but the inputs.
+"""Attention over short sequences: one program holds all keys of its sequence, without a running maximum, and only the
+inputs are saved for the backward pass.
 
-Arguments are those of `kernels.attention`; ``ABOVE`` and ``KEYS`` say which rows a launch takes: those with more keys
-than the one and no more than the other, the prefix counted.
+The arguments are those of `kernels.attention`. A launch handles the sequences with more than ``ABOVE`` and at most
+``KEYS`` keys, those of the prefix included.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from diffaug.kernels.attention_keys import load_keys, store_keys
 from diffaug.kernels.random import chance
-from diffaug.kernels.row_keys import load_keys, store_keys
 
 
 @triton.jit
@@ -19,14 +19,14 @@ def _weights(
     queries, keys, column, row, head, first, count, seed, scale, dropout,
     heads: tl.constexpr, drops: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
-    """Attention weights (QUERIES, KEYS) on the first ``count`` keys, and by what dropout multiplies them."""
+    """Attention weights (QUERIES, KEYS) on the first ``count`` keys, and the factors of their dropout."""
     scores = tl.dot(queries, tl.trans(keys)) * scale
     scores = tl.where((column < count)[None, :], scores, float("-inf"))
     weights = tl.exp(scores - tl.max(scores, 1)[:, None])
     weights = weights / tl.sum(weights, 1)[:, None]
     kept = tl.full([QUERIES, KEYS], 1.0, tl.float32)
     if drops:
-        # Rows of both launches have the same numbers; with KEYS in the seed, they do not share their luck.
+        # KEYS is part of the seed, so that sequences of both launches get different random numbers.
         number = ((row * heads + head) * KEYS + first + tl.arange(0, QUERIES)) * KEYS
         luck = chance(seed + KEYS, number[:, None] + column[None, :])
         kept = tl.where(luck < dropout, 0.0, 1.0 / (1.0 - dropout))
@@ -39,7 +39,7 @@ def short_forward(
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
     drops_prefix: tl.constexpr, ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
-    """One program a row and head; rows of another launch are left to that."""
+    """One program per sequence and head; sequences of the other launch are skipped."""
     row, head = tl.program_id(0), tl.program_id(1)
     start, tokens = tl.load(starts + row).to(tl.int32), tl.load(lengths + row).to(tl.int32)
     if (length + tokens <= ABOVE) | (length + tokens > KEYS):
@@ -68,7 +68,7 @@ def short_backward(
     heads: tl.constexpr, dim: tl.constexpr, length: tl.constexpr, by_view: tl.constexpr, drops: tl.constexpr,
     drops_prefix: tl.constexpr, ABOVE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
-    """One program a row and head; the weights are computed again, from the same random numbers."""
+    """One program per sequence and head; the weights are recomputed with the same random numbers."""
     row, head = tl.program_id(0), tl.program_id(1)
     start, tokens = tl.load(starts + row).to(tl.int32), tl.load(lengths + row).to(tl.int32)
     if (length + tokens <= ABOVE) | (length + tokens > KEYS):

@@ -9,8 +9,8 @@ from triton_device import DEVICE, DTYPE, INTERPRETED, leaf
 
 from diffaug.kernels import attention
 from diffaug.kernels.attention import attend
-from diffaug.models.packed import Packed, PackedStates, pack
-from diffaug.models.rows import Rows
+from diffaug.models.batch import PackedBatch, PaddedBatch, pack
+from diffaug.models.packed_attention import PackedAttention
 
 # Of values of about one.
 TOLERANCE = 1e-5 if INTERPRETED else 2e-2
@@ -25,9 +25,9 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(attention, "_BLOCK", 16)
 
 
-def batch(lengths: list[int], views: list[int] | None, before: int = 0, *, fill: bool = True) -> Packed:
+def batch(lengths: list[int], views: list[int] | None, before: int = 0, *, fill: bool = True) -> PackedBatch:
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    rows = Rows(torch.ones_like(mask), mask, views=None if views is None else torch.tensor(views))
+    rows = PaddedBatch(torch.ones_like(mask), mask, view_ids=None if views is None else torch.tensor(views))
     return pack(rows, 0, before, fill=fill).to(DEVICE)
 
 
@@ -36,7 +36,7 @@ def seeds(weights: int, prefix: int = 0) -> Tensor:
 
 
 def by_hand(
-    q: Tensor, k: Tensor, v: Tensor, prefix: Tensor | None, packed: Packed, kept: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, prefix: Tensor | None, packed: PackedBatch, kept: Tensor | None = None
 ) -> Tensor:
     """Sentence by sentence, in float32; ``kept`` (2, rows, heads, length, head_dim) multiplies each row's prefix."""
     found = []
@@ -44,7 +44,7 @@ def by_hand(
         own = slice(start, start + length)
         keys, values = k[own].float(), v[own].float()
         if prefix is not None:
-            view = 0 if packed.views is None else int(packed.views[row])
+            view = 0 if packed.view_ids is None else int(packed.view_ids[row])
             before = prefix[:, view].float()
             if kept is not None:
                 before = before * kept[:, row]
@@ -150,7 +150,7 @@ def test_gradients_with_dropout() -> None:
         torch.testing.assert_close(mine.float(), reference.float(), rtol=TOLERANCE, atol=TOLERANCE * scale)
 
 
-def prefix_masks(packed: Packed, length: int, rate: float, seed: int) -> Tensor:
+def prefix_masks(packed: PackedBatch, length: int, rate: float, seed: int) -> Tensor:
     """(2, rows, heads, length, DIM): what dropout multiplies each row's prefix by, read off results of attention."""
     total, rows = packed.input_ids.shape[1], len(packed.starts)
     zeros = torch.zeros(total, HEADS, DIM, device=DEVICE, dtype=DTYPE)
@@ -216,5 +216,5 @@ def test_packed_states_and_kernel_agree() -> None:
     blocks = leaf(1, 2, 2, HEADS, 4, DIM)
     flat = [states.squeeze(0).transpose(0, 1) for states in (q, k, v)]
     kernel = attend(*flat, blocks[0], packed, DIM**-0.5)
-    plain = PackedStates(packed, 1, blocks.float()).attend(q.float(), k.float(), v.float(), None, 0.0)
+    plain = PackedAttention(packed, 1, blocks.float()).attend(q.float(), k.float(), v.float(), None, 0.0)
     torch.testing.assert_close(kernel.float(), plain.squeeze(0), rtol=TOLERANCE, atol=TOLERANCE)

@@ -10,9 +10,9 @@ from torch import nn
 from diffaug.data.collate import Collator
 from diffaug.models.attention import attention_shape
 from diffaug.models.backbone import load_backbone
+from diffaug.models.batch import PaddedBatch, concatenate
 from diffaug.models.config import ModelConfig, PrefixConfig
 from diffaug.models.encoder import Encoder
-from diffaug.models.rows import Rows, join_rows
 from diffaug.models.views.prefix import FoldedPrefix
 
 TEMPLATE = "This sentence : ' {} ' means [MASK]."
@@ -38,29 +38,31 @@ def test_joined_rows_give_what_they_give_alone(
     bare = collator.bare_templates([len(row) for row in ids], views)
     same_width = collator.rows([row[:3] for row in ids if len(row) >= 3], [0] * sum(len(row) >= 3 for row in ids))
     for first, second in ((whole, bare), (bare, whole), (whole, whole), (bare, bare), (same_width, same_width)):
-        joined = join_rows(first, second)
+        joined = concatenate(first, second)
         assert len(joined) == len(first) + len(second)
         assert (joined.attention_mask is None) == (first.attention_mask is second.attention_mask is None)
         expected = torch.cat([encoder(first), encoder(second)])
         assert torch.allclose(encoder(joined), expected, atol=1e-5)
-        assert torch.allclose(encoder(joined.part(2, 5)), expected[2:5], atol=1e-5)
+        assert torch.allclose(encoder(joined.slice(2, 5)), expected[2:5], atol=1e-5)
 
 
 def test_joined_rows_without_views_and_template() -> None:
-    first, second = Rows(torch.ones(2, 3, dtype=torch.long)), Rows(torch.ones(1, 5, dtype=torch.long))
-    joined = join_rows(first, second)
+    first, second = PaddedBatch(torch.ones(2, 3, dtype=torch.long)), PaddedBatch(torch.ones(1, 5, dtype=torch.long))
+    joined = concatenate(first, second)
     assert joined.attention_mask is not None
     assert joined.attention_mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
-    assert joined.pool_at is joined.gap is joined.views is None
-    assert join_rows(first, first).attention_mask is None
+    assert joined.pool_positions is joined.position_ids is joined.view_ids is None
+    assert concatenate(first, first).attention_mask is None
 
 
 def test_rows_move_together() -> None:
-    rows = Rows(torch.zeros(2, 3, dtype=torch.long), slot=torch.tensor([4, 4]), views=torch.tensor([0, 1])).to("meta")
+    rows = PaddedBatch(
+        torch.zeros(2, 3, dtype=torch.long), pool_positions=torch.tensor([1, 2]), view_ids=torch.tensor([0, 1])
+    ).to("meta")
     assert rows.input_ids.device.type == "meta"
-    assert rows.views is not None
-    assert rows.views.device.type == "meta"
+    assert rows.view_ids is not None
+    assert rows.view_ids.device.type == "meta"
     assert rows.attention_mask is None
-    assert rows.slot is not None
-    assert rows.slot.device.type == "meta"
+    assert rows.pool_positions is not None
+    assert rows.pool_positions.device.type == "meta"
     assert len(rows) == 2

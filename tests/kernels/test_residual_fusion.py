@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from triton_device import DEVICE, DTYPE, INTERPRETED
 
-from diffaug.kernels import layer_norm, linear, residuals
-from diffaug.kernels.fused import Quick
+from diffaug.kernels import layer_norm, linear, residual_fusion
+from diffaug.kernels.fused_operations import FusedOperations
 
 TOLERANCE = 1e-4 if INTERPRETED else 5e-2
 WIDTH = 16
@@ -93,7 +93,7 @@ def test_results_and_gradients_are_torchs(
 ) -> None:
     if INTERPRETED:
         monkeypatch.setattr(layer_norm, "_PROGRAMS", 8)
-        monkeypatch.setattr(Quick, "applies", lambda *_: True)
+        monkeypatch.setattr(FusedOperations, "applies", lambda *_: True)
     torch.manual_seed(0)
     parts = Parts(bias=kind != "no biases").to(DEVICE, DTYPE).train()
     for name, parameter in parts.named_parameters():
@@ -107,7 +107,7 @@ def test_results_and_gradients_are_torchs(
 
     offsets: list[bool] = []
     passing: list[bool] = []
-    dropped_norm, product = residuals.dropped_norm, linear.linear
+    dropped_norm, product = residual_fusion.dropped_norm, linear.linear
 
     def fused(states: Tensor, offset: Tensor | None, *others: Any) -> Tensor:
         offsets.append(offset is not None)
@@ -117,10 +117,10 @@ def test_results_and_gradients_are_torchs(
         passing.append(passes)
         return product(states, layers, ones, passes)
 
-    monkeypatch.setattr(residuals, "dropped_norm", fused)
+    monkeypatch.setattr(residual_fusion, "dropped_norm", fused)
     monkeypatch.setattr(linear, "linear", watched)
     sums, biases, readers = MODELS[model]
-    quick = Quick()
+    quick = FusedOperations()
     for forward in range(3):
         offsets.clear()
         passing.clear()
