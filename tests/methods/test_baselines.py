@@ -178,7 +178,7 @@ def test_a_method_refuses_views_it_does_not_have(recipe_run: Callable[..., Any])
 
 def test_templates_of_both_views_are_spaced_alike(recipe_run: Callable[..., Any], tiny_roberta: Path) -> None:
     changes = ["model.template=\"This : ' {} ' means [MASK].\"", "model.second_template=\"The '{}' means [MASK].\""]
-    with pytest.raises(DiffaugError, match="both templates must put a space"):
+    with pytest.raises(DiffaugError, match="both templates must have a space"):
         recipe_run("promptbert-unsup", *changes, backbone=tiny_roberta)
 
 

@@ -147,10 +147,11 @@ def test_killed_at_random_moments(recipe: Recipe, reference: Path, tmp_path: Pat
         time.sleep(rng.uniform(0.1, 0.6) * whole)
         child.kill()
         child.join()
-        if child.exitcode == -signal.SIGKILL:
+        finished = (folder / "summary.json").exists()  # then it may have been killed on its way out
+        if child.exitcode == -signal.SIGKILL and not finished:
             kills += 1
             continue
-        assert child.exitcode == 0
+        assert finished
         if kills > 1:
             break
         # It was hardly disturbed, since it took far less time than the reference did: once more, and sooner.
