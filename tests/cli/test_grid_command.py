@@ -102,20 +102,6 @@ def test_only_the_rows_that_were_asked_for_are_run_and_shown(spec: Path) -> None
     assert "Short" not in table
 
 
-def test_data_that_is_named_replaces_that_of_recipes(spec: Path, data_files: dict[str, str], tmp_path: Path) -> None:
-    own = tmp_path / "triplets.csv"
-    own.write_text(Path(data_files["nli"]).read_text("utf-8"), "utf-8")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "triplets.csv").write_text("", "utf-8")
-    run(spec, "--data", str(tmp_path / "folder"), "--only", "Long", "--column", "0.05", "--quiet")
-    (cell, *_) = Grid.open(tmp_path / "grid").first
-    assert not [change for change in cell.changes if change.startswith("data.nli")], "a file that is found does not"
-    named = [*("--triplets", str(own)), "--out", str(tmp_path / "named")]
-    done = CliRunner().invoke(app, ["grid", str(spec), *named, "--dry-run"], catch_exceptions=False)
-    assert done.exit_code == 0
-    assert not (tmp_path / "named").exists()
-
-
 def test_columns_may_be_parts_of_the_labels(spec: Path) -> None:
     change(spec, columns={"labels": ["25 %", "100 %"]}, draws=2)
     output = run(spec, "--dry-run")

@@ -158,26 +158,6 @@ def test_a_dry_run_knows_a_grid_whose_data_was_brought_into_another_form(
     assert "0 finished, 0 failed, 4 to do." in run(*arguments, "--dry-run")
 
 
-def test_runs_of_another_grid_are_taken_over(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executor, "_PROCESSES", multiprocessing.get_context("fork"))
-    out = arguments.index("--out") + 1
-    others = [*arguments[:out], str(tmp_path / "other"), *arguments[out + 1 :]]
-    run(*others, "--quiet")
-    taken = ["--column", "4", "--reuse", str(tmp_path / "other")]
-    assert f"\n4 of them taken over from {tmp_path / 'other'}.\n" in run(*arguments, *taken, "--dry-run")
-    assert not (tmp_path / "grid").exists()
-    run(*arguments, *taken, "--quiet")
-    grid = Grid.open(tmp_path / "grid")
-    assert {cell.column for cell in grid.cells if (grid.folder_of(cell) / "taken-over.txt").exists()} == {"2", "3"}
-    assert len(grid.results()) == 6
-    # A grid goes on with or without it.
-    assert "6 finished, 0 failed, 0 to do." in run(*arguments, "--column", "4", "--dry-run")
-    with pytest.raises(DiffaugError, match="is the grid itself"):
-        run(*arguments, "--column", "4", "--reuse", str(tmp_path / "grid"))
-
-
 def test_mistakes_cost_no_time(arguments: list[str], tmp_path: Path) -> None:
     for wrong, words in (
         (["--set", "stage2.learning_rte=1"], "did you mean 'learning_rate'"),

@@ -152,3 +152,13 @@ def test_of_several_folders_the_first_that_has_something_is_taken(folder: Path, 
     assert "First test 0\n" in (tmp_path / "made" / "target.txt").read_text("utf-8")
     with pytest.raises(DiffaugError, match="does not exist"):
         DataFiles.find([folder, tmp_path / "none"])
+
+
+def test_a_named_file_replaces_the_source_of_a_recipe_and_one_that_is_found_does_not(
+    folder: Path, tmp_path: Path
+) -> None:
+    own = sources(DataFiles(), "quickstart")
+    assert own["nli"] == "sample:triplets"
+    assert sources(DataFiles.find(folder, tmp_path), "quickstart") == own
+    named = DataFiles.find(folder, tmp_path, triplets="hub:owner/name", dev="hub:owner/dev")
+    assert sources(named, "quickstart") == {**own, "nli": "name", "dev": "dev"}

@@ -255,14 +255,9 @@ def _axis(axes: Axes, columns: Sequence[str], scale: str) -> dict[str, float]:
         if len(positive) < len(values) and positive:
             step = statistics.median([b / a for a, b in pairwise(positive)] or [10.0])
             values = [positive[0] / step, *positive]
-            axes.text(
-                *(math.sqrt(values[0] * values[1]), 0.0, "//"),
-                transform=axes.get_xaxis_transform(),
-                ha="center",
-                va="center",
-                color="#999999",
-                bbox=BACKGROUND,
-            )
+            options: dict[str, Any] = {"ha": "center", "va": "center", "color": "#999999", "bbox": BACKGROUND}
+            middle = math.sqrt(values[0] * values[1])
+            axes.text(middle, 0.0, "//", transform=axes.get_xaxis_transform(), **options)
         axes.set_xscale("log")
         axes.set_xticks(values, labels=ordered)
         axes.xaxis.set_minor_locator(NullLocator())
@@ -298,19 +293,10 @@ def _row_line(
     ordered = sorted(row, key=lambda entry: places[entry.column])
     values = [(places[entry.column], entry.values[score]) for entry in ordered]
     _line(axes, values, look, row[0].row, thin=thin, shift=shift)
-    short = [value for entry, value in zip(ordered, values, strict=True) if entry.short]
-    hollow = axes.plot(
-        [x for x, _ in short],
-        [value.mean for _, value in short],
-        linestyle="none",
-        marker=look.marker,
-        markersize=look.size(3.0 if thin else 5.2),
-        color="white",
-        markeredgecolor=look.colour,
-        markeredgewidth=0.9 if thin else 1.5,
-        zorder=3,
-    )
-    _move(axes, hollow, shift)
+    short = [(x, value.mean) for entry, (x, value) in zip(ordered, values, strict=True) if entry.short]
+    marker: dict[str, Any] = {"marker": look.marker, "ms": look.size(3.0 if thin else 5.2), "zorder": 3}
+    marker |= {"color": "white", "mec": look.colour, "mew": 0.9 if thin else 1.5}
+    _move(axes, axes.plot([x for x, _ in short], [y for _, y in short], ls="none", **marker) if short else (), shift)
     return look
 
 
@@ -318,22 +304,13 @@ def _line(
     axes: Axes, values: Sequence[tuple[float, Spread]], look: Look, label: str, *, thin: bool = False, shift: float = 0
 ) -> None:
     """A line through means with error bars; a thin line has none."""
-    line, caps, bars = axes.errorbar(
-        [x for x, _ in values],
-        [value.mean for _, value in values],
-        yerr=None if thin else [_deviation(value) for _, value in values],
-        color=look.colour,
-        marker=look.marker,
-        markersize=look.size(3.5 if thin else 6),
-        markeredgecolor="white",
-        markeredgewidth=0.0 if thin else 0.8,
-        linewidth=0.9 if thin else 1.8,
-        alpha=0.55 if thin else 1.0,
-        elinewidth=1.2,
-        capsize=2.5,
-        label=label,
-    )
-    _move(axes, [line, *caps, *bars], shift)
+    marker: dict[str, Any] = {"marker": look.marker, "ms": look.size(3.5 if thin else 6), "mec": "white"}
+    marker |= {"mew": 0.0, "lw": 0.9, "alpha": 0.55} if thin else {"mew": 0.8, "lw": 1.8, "alpha": 1.0}
+    bars = None if thin else [_deviation(value) for _, value in values]
+    points = [x for x, _ in values], [value.mean for _, value in values]
+    drawn = axes.errorbar(*points, yerr=bars, color=look.colour, label=label, elinewidth=1.2, capsize=2.5, **marker)
+    line, caps, lines = drawn
+    _move(axes, [line, *caps, *lines], shift)
 
 
 def _move(axes: Axes, artists: Iterable[Artist], points: float) -> None:
@@ -357,17 +334,8 @@ def _best_value(axes: Axes, row: Sequence[Entry], places: Mapping[str, float], s
     """The highest mean of a row, in bold above its marker."""
     best = max(row, key=lambda entry: entry.values[score].mean)
     value = best.values[score]
-    axes.annotate(
-        f"{value.mean:.1f}",
-        (places[best.column], value.mean + _deviation(value)),
-        xytext=(0, 4),
-        textcoords="offset points",
-        ha="center",
-        color=INK,
-        fontsize=9,
-        fontweight="bold",
-        bbox=BACKGROUND,
-    )
+    at = places[best.column], value.mean + _deviation(value)
+    style.label(axes, f"{value.mean:.1f}", at, (0, 4), ha="center", color=INK, fontweight="bold", bbox=BACKGROUND)
 
 
 def _metric_panel(axes: Axes, entries: Sequence[Entry], spec: MetricSpec) -> str | None:
@@ -469,17 +437,9 @@ def _align_left(drawn: Figure, axes: Axes, headings: Mapping[float, str]) -> Non
         label.set_horizontalalignment("left")
     axes.tick_params(axis="y", pad=width)
     for height, text in headings.items():
-        heading = axes.annotate(
-            text,
-            (0, height),
-            xycoords=axes.get_yaxis_transform(),
-            xytext=(-width, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontweight="bold",
-            bbox=BACKGROUND,
-        )
-        heading.set_in_layout(False)
+        options = {"va": "center_baseline", "fontweight": "bold", "fontsize": None, "bbox": BACKGROUND}
+        at = axes.get_yaxis_transform()
+        style.label(axes, text, (0, height), (-width, 0), xycoords=at, **options).set_in_layout(False)
 
 
 def _dot(axes: Axes, entry: Entry, score: str, height: float, *, far: bool) -> None:
@@ -487,30 +447,17 @@ def _dot(axes: Axes, entry: Entry, score: str, height: float, *, far: bool) -> N
     look, value = look_of(entry.recipe), entry.values[score]
     # Of the variants of our own method, those that serve as baselines are hollow.
     hollow = far or (entry.baseline and entry.recipe.startswith("diffaug"))
-    marker: dict[str, Any] = {
-        "color": look.colour,
-        "markerfacecolor": "white" if hollow else look.colour,
-        "markeredgecolor": look.colour if hollow else "white",
-        "markeredgewidth": 1.2 if hollow else 0.8,
-        "label": entry.row,
-    }
+    marker: dict[str, Any] = {"color": look.colour, "label": entry.row}
+    marker |= {"mfc": "white", "mec": look.colour, "mew": 1.2} if hollow else {"mec": "white", "mew": 0.8}
+    across = axes.get_yaxis_transform()
     if far:
-        axes.plot([0.02], [height], "<", transform=axes.get_yaxis_transform(), **marker)
+        axes.plot([0.02], [height], "<", transform=across, **marker)
     else:
         bar = [_deviation(value)]
         axes.errorbar([value.mean], [height], xerr=bar, marker=look.marker, ms=look.size(), elinewidth=1.6, **marker)
-    bold = score in entry.best
-    axes.annotate(
-        f"{value.mean:.1f}" + ("" if value.deviation is None else f" ± {value.deviation:.1f}"),
-        (1, height),
-        xycoords=axes.get_yaxis_transform(),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center_baseline",
-        fontsize=8.5,
-        color=INK if bold else FAINT,
-        fontweight="bold" if bold else "normal",
-    )
+    text = f"{value.mean:.1f}" + ("" if value.deviation is None else f" ± {value.deviation:.1f}")
+    bold = {"color": INK, "fontweight": "bold"} if score in entry.best else {"color": FAINT}
+    style.label(axes, text, (1, height), (6, 0), xycoords=across, va="center_baseline", fontsize=8.5, **bold)
 
 
 # --- bars -----------------------------------------------------------------------------------------------------------
@@ -540,15 +487,8 @@ def _bar_panel(axes: Axes, found: Sequence[Entry], values: Sequence[Spread], fac
     axes.errorbar(lengths, heights, xerr=deviations, fmt="none", ecolor=INK, elinewidth=1.2, capsize=2.5)
     digits = 0 if max(lengths) >= 100 else 1 if max(lengths) >= 10 else 2
     for height, length, bar in zip(heights, lengths, deviations, strict=True):
-        axes.annotate(
-            f"{length:,.{digits}f}",
-            (length + bar, height),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=9,
-            fontweight="bold",
-        )
+        text = f"{length:,.{digits}f}"
+        style.label(axes, text, (length + bar, height), (5, 0), va="center_baseline", fontweight="bold")
     # Without what follows a comma, where names still differ.
     short = [entry.row.split(",")[0] for entry in found]
     names = [name if short.count(name) == 1 else entry.row for entry, name in zip(found, short, strict=True)]

@@ -38,9 +38,19 @@ from diffaug.experiments.budget import budget_names
 from diffaug.experiments.grid import Grid
 from diffaug.experiments.results import AVERAGE, DEV, Cell, Entry, Summary, counted, listed
 from diffaug.experiments.summary import summarise
-from diffaug.experiments.tables import Part, columns_title, parts, score_caption
+from diffaug.experiments.tables import (
+    NOTHING,
+    Part,
+    Rows,
+    by_column,
+    columns_heads,
+    columns_title,
+    parts,
+    score_caption,
+    score_rows,
+    score_text,
+)
 from diffaug.files import atomic_file
-from diffaug.tabular import Section
 from diffaug.version import __version__
 
 FORMAT_VERSION = 1
@@ -51,7 +61,6 @@ _OF_A_CELL = ("row", "column", "recipe", "setting", "seed", "draw")
 _OF_A_RESULT = ("scores", "seconds", "gib", "steps", "best_at", "stage1_end")
 _FILES = ("triplets", "pairs", "sentences", "dev", "target")
 _ENDINGS = re.compile(r"\.(txt|csv|tsv|jsonl|parquet)(\.(gz|xz))?$")
-_NOTHING = "–"
 _START = re.compile(r"^<!-- from (?P<file>\S+): (?P<table>\S+) -->$")
 _END = "<!-- end -->"
 # The start of a path at the start of a word: `/home`, `~/x`, `C:\\x`, `file:/`. A slash within a word is part of a hub
@@ -84,16 +93,9 @@ def publish(
     docs: bool = False,
     root: Path,
 ) -> list[Path]:
-    """Publish grids, all of them or none; returns the files that were written.
+    """Publish grids in the repository ``root``, all of them or none; returns the files that were written.
 
-    Args:
-        folders: of the grids.
-        name: distinguishes grids of one experiment; None: the name of the encoder.
-        about: what the grids do not record: what the encoder is and what the files contain.
-        gaps: allow unfinished grids.
-        figures: draw the figures for pages.
-        docs: update the tables of pages.
-        root: the repository.
+    The other arguments are the options of the command; ``gaps`` is --incomplete.
 
     Raises:
         DiffaugError: see `checked`; two grids have the same file; a figure or table cannot be made.
@@ -143,11 +145,7 @@ def write(values: dict[str, Any], target: Path) -> Path:
 
 
 def publish_figure(folder: Path, target: Path) -> Path:
-    """Draw the figure of a grid for a page; returns the file.
-
-    Raises:
-        DiffaugError: it cannot be drawn, or would show a path of this machine.
-    """
+    """Draw the figure of a grid for a page; returns the file."""
     from diffaug.experiments.figures import draw  # needs matplotlib
 
     with tempfile.TemporaryDirectory() as made:
@@ -238,11 +236,7 @@ def _pack_entry(
 
 
 def read(path: Path) -> PublishedGrid:
-    """Read a published file.
-
-    Raises:
-        DiffaugError: it is missing or not a published grid.
-    """
+    """Read a published file."""
     try:
         return unpack(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -388,11 +382,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def refresh(root: Path) -> list[Path]:
-    """Update the tables of all pages; returns the pages that changed.
-
-    Raises:
-        DiffaugError: a table cannot be made; no page is changed then.
-    """
+    """Update the tables of all pages, or none if one cannot be made; returns the pages that changed."""
     texts = {page: filled(page, root) for page in pages(root)}
     changed = [page for page, text in texts.items() if text != page.read_text("utf-8")]
     for page in changed:
@@ -402,11 +392,7 @@ def refresh(root: Path) -> list[Path]:
 
 
 def filled(page: Path, root: Path) -> str:
-    """The text of a page with its tables updated.
-
-    Raises:
-        DiffaugError: a table has no end comment, or names a file or table that does not exist.
-    """
+    """The text of a page with its tables updated."""
     lines: list[str] = []
     rest = iter(enumerate(page.read_text("utf-8").splitlines(), start=1))
     for number, line in rest:
@@ -433,12 +419,11 @@ def _ends(line: str, page: Path, number: int) -> bool:
 
 
 def page_table(grid: PublishedGrid, table: str) -> list[str]:
-    """The lines of a table with its caption.
-
-    Raises:
-        DiffaugError: there is no such table.
-    """
-    found = {part.key: part for part in _page_parts(grid)}
+    """The lines of a table with its caption."""
+    summary = grid.summary
+    found = {part.key: part for part in parts(summary)}
+    if any(AVERAGE in entry.values for entry in summary.entries):
+        found = {OVERVIEW: _overview(grid) if summary.columns == ("",) else _overview_by_column(summary), **found}
     if table not in found:
         raise DiffaugError(f"{grid.summary.experiment} has no table {table!r}; it has {', '.join(found)}")
     part = found[table]
@@ -446,38 +431,24 @@ def page_table(grid: PublishedGrid, table: str) -> list[str]:
     return [*gaps, *tabular.markdown(part.section), "", " ".join(f"{sentence}." for sentence in part.caption)]
 
 
-def _page_parts(grid: PublishedGrid) -> Iterator[Part]:
-    summary = grid.summary
-    if any(AVERAGE in entry.values for entry in summary.entries):
-        yield _overview(grid) if summary.columns == ("",) else _overview_by_column(summary)
-    yield from parts(summary)
-
-
 def _overview(grid: PublishedGrid) -> Part:
     """One line per row: labels, score, difference from the strongest baseline, dev score, settings tried."""
     summary = grid.summary
-    dev = summary.spec.dev_name
-    rows: list[list[str]] = []
-    bold: set[tuple[int, int]] = set()
-    headings: dict[int, str] = {}
+    dev, rows = summary.spec.dev_name, Rows()
     for group, entries in summary.groups().items():
         strongest = next((entry.row for entry in entries if entry.strongest), None)
-        heading = f"{group}: against {strongest}" if strongest and len(entries) > 1 else group
-        headings |= {len(rows): heading} if heading else {}
+        rows.heading(f"{group}: against {strongest}" if strongest and len(entries) > 1 else group)
         for entry in entries:
-            if AVERAGE in entry.best:
-                bold.add((len(rows), 2))
             planned = len(entry.settings)
-            rows.append(
-                [
-                    entry.row + ("†" if entry.short else ""),
-                    grid.labels[entry.key] or "none",
-                    _score(entry, AVERAGE),
-                    _difference(entry),
-                    _score(entry, DEV),
-                    str(planned) if entry.tried == planned else f"{entry.tried} of {planned}",
-                ]
-            )
+            cells = [
+                entry.row + ("†" if entry.short else ""),
+                grid.labels[entry.key] or "none",
+                score_text(entry, AVERAGE),
+                _difference(entry),
+                score_text(entry, DEV),
+                str(planned) if entry.tried == planned else f"{entry.tried} of {planned}",
+            ]
+            rows.add(cells, [2] if AVERAGE in entry.best else ())
     columns = ["row", "labels", summary.average_name, "against", dev, "tried"]
     caption = [
         *score_caption(summary, [AVERAGE]),
@@ -486,28 +457,18 @@ def _overview(grid: PublishedGrid) -> Part:
         f"{dev}: chose checkpoint and setting",
         "tried: settings, each with the first seed",
     ]
-    return Part(OVERVIEW, Section("Overview", columns, rows, frozenset(bold), headings, texts=2), caption)
+    return Part(OVERVIEW, rows.section("Overview", columns, texts=2), caption)
 
 
 def _overview_by_column(summary: Summary) -> Part:
     """One line per row, one column per column of the grid, with marks for differences from the strongest baseline."""
-    rows: list[list[str]] = []
-    bold: set[tuple[int, int]] = set()
-    headings: dict[int, str] = {}
-    for group, entries in summary.groups().items():
-        headings |= {len(rows): group} if group else {}
-        for row in dict.fromkeys(entry.row for entry in entries):
-            at = {entry.column: entry for entry in entries if entry.row == row}
-            bold |= {(len(rows), 1 + i) for i, c in enumerate(summary.columns) if c in at and AVERAGE in at[c].best}
-            rows.append([row, *(_marked(at[column]) if column in at else "" for column in summary.columns)])
-    columns = ["row", *(column or _NOTHING for column in summary.columns)]
+    rows = score_rows(summary, by_column(summary, AVERAGE), _marked, paper=False)
     caption = [
         *score_caption(summary, [AVERAGE]),
         f"°: the baseline of its group and column with the highest mean on {summary.spec.dev_name}",
         f"↑ ↓: better or worse than that one: {_shown(summary)}",
     ]
-    section = Section(columns_title(summary, AVERAGE), columns, rows, frozenset(bold), headings)
-    return Part(OVERVIEW, section, caption)
+    return Part(OVERVIEW, rows.section(columns_title(summary, AVERAGE), columns_heads(summary)), caption)
 
 
 def _shown(summary: Summary) -> str:
@@ -518,25 +479,18 @@ def _shown(summary: Summary) -> str:
     )
 
 
-def _score(entry: Entry, name: str) -> str:
-    value = entry.values.get(name)
-    if value is None:
-        return _NOTHING
-    return f"{value.mean:.2f}" + ("" if value.deviation is None else f" ±{value.deviation:.2f}")
-
-
 def _difference(entry: Entry) -> str:
     if entry.test is None:
-        return "baseline" if entry.strongest else _NOTHING
+        return "baseline" if entry.strongest else NOTHING
     found = entry.test.average
     return f"{found.difference:+.2f}" + ("*" if found.shown else "")
 
 
-def _marked(entry: Entry) -> str:
+def _marked(entry: Entry, name: str) -> str:
     mark = "°" if entry.strongest else ""
     if entry.test is not None and entry.test.average.shown:
         mark = "↑" if entry.test.average.low > 0 else "↓"
-    return ("†" if entry.short and entry.runs else "") + _score(entry, AVERAGE) + mark
+    return ("†" if entry.short and entry.runs else "") + score_text(entry, name) + mark
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diffaug.evaluation.protocol import STS
-from diffaug.evaluation.statistics import Comparison
+from diffaug.evaluation.statistics import Comparison, clean_numbers
 from diffaug.experiments.spec import GridSpec, spec_of
 from diffaug.version import __version__
 
@@ -35,6 +35,7 @@ Place = tuple[str, str]
 _FORMAT_VERSION = 1
 # More names than this make a note unreadable.
 _LISTED = 6
+_NONE = {"mean": None, "deviation": None, "count": 0}
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,15 @@ class Run:
     result: Result
     folder: Path
 
+    def to_dict(self) -> dict[str, Any]:
+        return {**_cell_dict(self.cell), **self.result.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], group: str, baseline: bool) -> Run:
+        cell = Cell.from_dict({**values, "group": group, "baseline": baseline})
+        result = {name: values[name] for name in Result.__dataclass_fields__}
+        return cls(cell, Result.from_dict(result), Path(cell.name))
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -186,35 +196,26 @@ class PairedTest:
         return sum(difference > 0 for difference in self.by_run)
 
     def to_dict(self) -> dict[str, Any]:
-        spread = asdict(Spread.of(self.by_run)) if self.by_run else {"mean": None, "deviation": None, "count": 0}
-        scores = {
-            name: {
-                "difference": found.difference,
-                "interval": [found.low, found.high],
-                "p_value": found.p_value,
-                "shown": found.shown,
-            }
-            for name, found in self.comparisons.items()
-        }
-        return {
-            "against": {"row": self.row, "column": self.column},
-            "scores": scores,
-            "by_run": {"differences": self.by_run, "ahead": self.runs_ahead, **spread},
-        }
+        spread = asdict(Spread.of(self.by_run)) if self.by_run else _NONE
+        scores = {}
+        for name, found in self.comparisons.items():
+            interval = [found.low, found.high]
+            numbers = {"difference": found.difference, "interval": interval, "p_value": found.p_value}
+            scores[name] = {**numbers, "shown": found.shown}
+        by_run = {"differences": self.by_run, "ahead": self.runs_ahead, **spread}
+        return {"against": {"row": self.row, "column": self.column}, "scores": scores, "by_run": by_run}
 
     @classmethod
-    def from_dict(
-        cls, values: Mapping[str, Any], mine: Entry, entries: Mapping[tuple[str, str, str], Entry], confidence: float
-    ) -> PairedTest:
-        """The test of ``mine``; the compared scores are those of ``entries``, by group, row and column."""
-        against = values["against"]
-        theirs = entries[mine.group, against["row"], against["column"]]
+    def from_dict(cls, values: Mapping[str, Any], mine: Entry, entries: Entries, confidence: float) -> PairedTest:
+        """The test of ``mine``; the compared scores are those of ``entries``."""
+        row, column = values["against"]["row"], values["against"]["column"]
+        theirs = entries[mine.group, row, column]
         comparisons = {}
         for name, found in values["scores"].items():
-            low, high = map(_float, found["interval"])
+            low, high, p_value = map(_float, (*found["interval"], found["p_value"]))
             means = mine.values[name].mean, theirs.values[name].mean
-            comparisons[name] = Comparison(name, *means, low, high, _float(found["p_value"]), confidence)
-        return cls(against["row"], against["column"], comparisons, tuple(values["by_run"]["differences"]))
+            comparisons[name] = Comparison(name, *means, low, high, p_value, confidence)
+        return cls(row, column, comparisons, tuple(values["by_run"]["differences"]))
 
 
 @dataclass(frozen=True)
@@ -269,33 +270,33 @@ class Entry:
         return None if self.setting is None else self.settings[self.setting]
 
     @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({run.cell.seed for run in self.runs}))
-
-    @property
-    def draws(self) -> tuple[int, ...]:
-        return tuple(sorted({run.cell.draw for run in self.runs}))
-
-    @property
     def short(self) -> bool:
         """Whether there are fewer runs than asked for."""
         return len(self.runs) < self.asked
 
     def to_dict(self) -> dict[str, Any]:
-        found = {name: self._value(name) for name in dict.fromkeys([*self.values, *self.published])}
-        settings = {"planned": self.settings, "tried": self.tried, "chosen": self.chosen, "chosen_number": self.setting}
+        found = {}
+        for name in dict.fromkeys([*self.values, *self.published]):
+            own = asdict(self.values[name]) if name in self.values else _NONE
+            number = self.published.get(name)
+            found[name] = {**own, "best": name in self.best, "paper": None if number is None else number._asdict()}
         return {
             **{name: getattr(self, name) for name in ("group", "row", "column", "baseline")},
             "strongest_baseline": self.strongest,
-            "settings": settings,
-            "seeds": self.seeds,
-            "draws": self.draws,
+            "settings": {
+                "planned": self.settings,
+                "tried": self.tried,
+                "chosen": self.chosen,
+                "chosen_number": self.setting,
+            },
+            "seeds": sorted({run.cell.seed for run in self.runs}),
+            "draws": sorted({run.cell.draw for run in self.runs}),
             "runs_asked": self.asked,
             "complete": not self.short,
             "scores": {name: value for name, value in found.items() if name not in (MINUTES, GIB)},
             "cost": {name: value for name, value in found.items() if name in (MINUTES, GIB)},
             "test": None if self.test is None else self.test.to_dict(),
-            "runs": [{**_cell_dict(run.cell), **run.result.to_dict()} for run in self.runs],
+            "runs": [run.to_dict() for run in self.runs],
         }
 
     @classmethod
@@ -307,7 +308,7 @@ class Entry:
             settings=tuple(values["settings"]["planned"]),
             tried=values["settings"]["tried"],
             setting=values["settings"]["chosen_number"],
-            runs=tuple(_run_from_dict(run, values["group"], values["baseline"]) for run in values["runs"]),
+            runs=tuple(Run.from_dict(run, values["group"], values["baseline"]) for run in values["runs"]),
             asked=values["runs_asked"],
             values={n: Spread(_float(v["mean"]), v["deviation"], v["count"]) for n, v in found.items() if v["count"]},
             published={name: Published(**value["paper"]) for name, value in found.items() if value["paper"]},
@@ -315,10 +316,9 @@ class Entry:
             strongest=values["strongest_baseline"],
         )
 
-    def _value(self, name: str) -> dict[str, Any]:
-        number = self.published.get(name)
-        own = asdict(self.values[name]) if name in self.values else {"mean": None, "deviation": None, "count": 0}
-        return {**own, "best": name in self.best, "paper": None if number is None else number._asdict()}
+
+Entries = Mapping[tuple[str, str, str], Entry]
+"""Entries by group, row and column."""
 
 
 @dataclass(frozen=True)
@@ -344,22 +344,19 @@ class Lead:
         return {
             **{name: getattr(self, name) for name in ("group", "row", "baseline")},
             "columns": {column: test.to_dict() for column, test in self.tests.items()},
-            **{name: getattr(self, name) for name in ("fewest", "most")},
+            "fewest": self.fewest,
+            "most": self.most,
             "fewest_against_most": None if self.across is None else self.across.to_dict(),
         }
 
     @classmethod
-    def from_dict(
-        cls, values: Mapping[str, Any], entries: Mapping[tuple[str, str, str], Entry], confidence: float
-    ) -> Lead:
-        names = {name: values[name] for name in ("group", "row", "baseline", "fewest", "most")}
-        across = values["fewest_against_most"]
-
+    def from_dict(cls, values: Mapping[str, Any], entries: Entries, confidence: float) -> Lead:
         def test(column: str, found: Mapping[str, Any]) -> PairedTest:
             return PairedTest.from_dict(found, entries[values["group"], values["row"], column], entries, confidence)
 
+        across = values["fewest_against_most"]
         return cls(
-            **names,
+            **{name: values[name] for name in ("group", "row", "baseline", "fewest", "most")},
             tests={column: test(column, found) for column, found in values["columns"].items()},
             across=None if across is None else test(values["fewest"], across),
         )
@@ -419,34 +416,22 @@ class Summary:
         return set(self.tasks) >= set(SEVEN)
 
     @property
-    def some_of_seven(self) -> bool:
-        """Whether the average is over a part of those tasks and no others."""
-        return set(self.tasks) < set(SEVEN)
-
-    @property
     def average_name(self) -> str:
-        return f"average of {len(self.tasks)} of {len(SEVEN)}" if self.some_of_seven else "average"
+        return f"average of {len(self.tasks)} of {len(SEVEN)}" if set(self.tasks) < set(SEVEN) else AVERAGE
 
     @property
     def machines(self) -> list[dict[str, Any]]:
         """The distinct machines of the runs."""
-        found: list[dict[str, Any]] = []
-        for run in (run for entry in self.entries for run in entry.runs):
-            if run.result.machine not in found:
-                found.append(run.result.machine)
-        return found
+        found = [run.result.machine for entry in self.entries for run in entry.runs]
+        return [machine for place, machine in enumerate(found) if machine not in found[:place]]
 
     def groups(self) -> dict[str, list[Entry]]:
         """The entries by group."""
-        found: dict[str, list[Entry]] = {}
-        for entry in self.entries:
-            found.setdefault(entry.group, []).append(entry)
-        return found
+        groups = dict.fromkeys(entry.group for entry in self.entries)
+        return {group: [entry for entry in self.entries if entry.group == group] for group in groups}
 
     def to_dict(self, notes: Sequence[str] = ()) -> dict[str, Any]:
         """Plain values for JSON, numbers with six decimals; ``notes`` are added."""
-        from diffaug.evaluation.statistics import clean_numbers
-
         cleaned: dict[str, Any] = clean_numbers(
             {
                 "format_version": _FORMAT_VERSION,
@@ -476,20 +461,17 @@ class Summary:
     def from_dict(cls, values: Mapping[str, Any]) -> Summary:
         """What `to_dict` gave."""
         drawn = values["bootstrap"]
-        entries = [Entry.from_dict(entry) for entry in values["entries"]]
-        by_key = {entry.key: entry for entry in entries}
+        entries = {entry.key: entry for entry in map(Entry.from_dict, values["entries"])}
         tested = []
-        for entry, found in zip(entries, values["entries"], strict=True):
-            test = found["test"]
-            if test is not None:
-                test = PairedTest.from_dict(test, entry, by_key, drawn["confidence"])
+        for entry, found in zip(entries.values(), values["entries"], strict=True):
+            test = found["test"] and PairedTest.from_dict(found["test"], entry, entries, drawn["confidence"])
             tested.append(replace(entry, test=test))
         return cls(
             info=dict(values["plan"]),
             tasks=tuple(values["tasks"]),
             columns=tuple(values["columns"]),
             entries=tuple(tested),
-            leads=tuple(Lead.from_dict(lead, by_key, drawn["confidence"]) for lead in values["leads"]),
+            leads=tuple(Lead.from_dict(lead, entries, drawn["confidence"]) for lead in values["leads"]),
             failures=tuple((Cell.from_dict(cell), cell["why"]) for cell in values["failures"]),
             unfinished=tuple(Cell.from_dict(cell) for cell in values["unfinished"]),
             untested=tuple(values["untested"]),
@@ -522,12 +504,6 @@ def counted(count: int, one: str) -> str:
 def _cell_dict(cell: Cell) -> dict[str, Any]:
     names = ("name", "row", "column", "recipe", "changes", "setting", "seed", "draw", "command")
     return {name: getattr(cell, name) for name in names}
-
-
-def _run_from_dict(values: Mapping[str, Any], group: str, baseline: bool) -> Run:
-    cell = Cell.from_dict({**values, "group": group, "baseline": baseline})
-    result = Result.from_dict({name: values[name] for name in Result.__dataclass_fields__})
-    return Run(cell, result, Path(cell.name))
 
 
 def _float(value: float | None) -> float:

@@ -23,47 +23,10 @@ WIDTH = 5.6
 _DPI = 200
 _NOTE_CHARACTERS, _LABEL_CHARACTERS = 92, 13
 
-INK, FAINT, LINE = "#222222", "#666666", "#dddddd"
+INK, FAINT, LINE = "#222222", "#666666", "#dddddd"  # as in figures.mplstyle
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 # Behind text that may cover a grid line.
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-
-_STYLE: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
-    "font.size": 9.5,
-    "text.color": INK,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 7,
-    "axes.titlecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 9.5,
-    "axes.edgecolor": "#999999",
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.7,
-    "xtick.color": "#999999",
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "ytick.major.size": 0,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 6,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "figure.constrained_layout.use": True,
-    "figure.constrained_layout.h_pad": 0.06,
-    "svg.fonttype": "none",  # text stays searchable
-    "svg.hashsalt": "diffaug",  # otherwise the ids in an SVG are random
-}
 
 # The marker of a point that was measured, not asked for.
 RING: dict[str, Any] = {"markersize": 7.5, "markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1.5}
@@ -116,7 +79,7 @@ def styled() -> Iterator[None]:
     """Use this style within the block, independent of the user's matplotlib settings."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+        matplotlib.rcParams.update(matplotlib.rc_params_from_file(_STYLE, use_default_template=False))
         yield
 
 
@@ -145,20 +108,17 @@ def even_ticks(axis: Axis) -> None:
     axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
 
 
+def label(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **options: Any) -> Annotation:
+    """Text beside a point, with an offset in points."""
+    options = {"fontsize": 9, **options}
+    return axes.annotate(text, at, xytext=offset, textcoords="offset points", **options)
+
+
 def beside_panel(axes: Axes, y: float, text: str, colour: str) -> Annotation:
     """A label at the right edge of a panel, on several short lines."""
-    return axes.annotate(
-        broken(text, _LABEL_CHARACTERS),
-        (1.0, y),
-        xycoords=("axes fraction", "data"),
-        xytext=(3, 0),
-        textcoords="offset points",
-        va="center",
-        color=colour,
-        fontsize=9,
-        linespacing=1.05,
-        annotation_clip=False,
-    )
+    options = {"va": "center", "color": colour, "linespacing": 1.05, "annotation_clip": False}
+    at = ("axes fraction", "data")
+    return label(axes, broken(text, _LABEL_CHARACTERS), (1.0, y), (3, 0), xycoords=at, **options)
 
 
 def broken(text: str, width: int) -> str:
@@ -175,17 +135,9 @@ def mark_step(axes: Axes, x: float, text: str | None, *, top: bool) -> None:
     low, high = axes.get_xlim()
     late = x > low + 0.6 * (high - low)
     if text:
-        axes.annotate(
-            text,
-            (x, float(top)),
-            xycoords=("data", "axes fraction"),
-            xytext=(-6 if late else 6, -3 if top else 4),
-            textcoords="offset points",
-            ha="right" if late else "left",
-            va="top" if top else "bottom",
-            fontsize=9,
-            bbox=BACKGROUND,
-        )
+        side = {"ha": "right" if late else "left", "va": "top" if top else "bottom"}
+        at, offset = ("data", "axes fraction"), (-6 if late else 6, -3 if top else 4)
+        label(axes, text, (x, float(top)), offset, xycoords=at, bbox=BACKGROUND, **side)
 
 
 def keep_apart(figure: Figure, labels: Sequence[Annotation], points: float = 11.5) -> None:
@@ -199,8 +151,8 @@ def keep_apart(figure: Figure, labels: Sequence[Annotation], points: float = 11.
     figure.draw_without_rendering()  # computes the positions
     scale = 72 / figure.dpi  # pixels to points
     ordered = sorted(labels, key=_height)
-    wanted = [_height(label) * scale for label in ordered]
-    lines = [label.get_text().count("\n") + 1 for label in ordered]
+    wanted = [_height(text) * scale for text in ordered]
+    lines = [text.get_text().count("\n") + 1 for text in ordered]
     places = list(wanted)
     # Two labels that are too close both move by half; this converges within a few rounds.
     for _ in range(50):
@@ -210,15 +162,15 @@ def keep_apart(figure: Figure, labels: Sequence[Annotation], points: float = 11.
             if short > 1e-3:
                 places[lower] -= short / 2
                 places[lower + 1] += short / 2
-    for label, place, origin in zip(ordered, places, wanted, strict=True):
-        label.set_position((label.get_position()[0], place - origin))
+    for text, place, origin in zip(ordered, places, wanted, strict=True):
+        text.set_position((text.get_position()[0], place - origin))
 
 
-def _height(label: Annotation) -> float:
+def _height(text: Annotation) -> float:
     """Height of the point it belongs to, in pixels."""
-    axes = label.axes
+    axes = text.axes
     assert axes is not None
-    return float(axes.transData.transform((1.0, label.xy[1]))[1])
+    return float(axes.transData.transform((1.0, text.xy[1]))[1])
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

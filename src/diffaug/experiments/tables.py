@@ -7,7 +7,7 @@ import json
 import shutil
 import statistics
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -41,11 +41,13 @@ if TYPE_CHECKING:
     from diffaug.experiments.grid import Grid
 
 Form = Literal["terminal", "markdown", "latex", "json"]
+Lines = Iterable[tuple[str, str, Sequence[tuple[Entry | None, str]]]]
+"""Rows of a table of scores: group, label, and for each column an entry and a score."""
 
 _ENDINGS: dict[Form, str] = {"terminal": ".txt", "markdown": ".md", "latex": ".tex", "json": ".json"}
 # Characters per line of tables/NAME.txt.
 _WIDTH = 120
-_NOTHING = "–"
+NOTHING = "–"
 _GAP = 2  # spaces between the columns on a terminal
 # In LaTeX: characters that fit into one column of a page and across the page (a wider table is set small), and
 # characters per line of a long text cell.
@@ -163,7 +165,7 @@ def _unmeasured(summary: Summary) -> list[str]:
 # --- the tables -----------------------------------------------------------------------------------------------------
 
 
-class _Rows:
+class Rows:
     """Collects the rows of a table."""
 
     def __init__(self) -> None:
@@ -183,41 +185,57 @@ class _Rows:
         return Section(title, columns, self._rows, frozenset(self._bold), self._headings, texts)
 
 
-def _by_task(summary: Summary) -> Part:
-    """One line per row, one column per task."""
-    scores = [*([DEV] if "dev" in summary.spec.scores else []), *summary.tasks, AVERAGE]
-    rows = _Rows()
+def score_rows(summary: Summary, lines: Lines, cell: Callable[[Entry, str], str], *, paper: bool = True) -> Rows:
+    """One row per line, with bold for the best; where the paper has numbers, they are in a row below.
+
+    Args:
+        summary: of the grid.
+        lines: group, label, and for each column the entry and the score; None: an empty cell.
+        cell: the text of an entry and score.
+        paper: show the paper's numbers.
+    """
+    rows, last = Rows(), None
+    for group, label, cells in lines:
+        if group != last:
+            rows.heading(group)
+            last = group
+        best = {place for place, (entry, name) in enumerate(cells, start=1) if entry and name in entry.best}
+        rows.add([label, *(cell(entry, name) if entry else "" for entry, name in cells)], best)
+        if paper and any(entry and name in entry.published for entry, name in cells):
+            rows.add(["  paper", *(_published(summary, entry, name) if entry else "" for entry, name in cells)])
+    return rows
+
+
+def by_score(summary: Summary, names: Sequence[str]) -> Lines:
+    """One line per entry, with these scores."""
+    for entry in (entry for entries in summary.groups().values() for entry in entries):
+        yield entry.group, entry.place + ("†" if entry.short else ""), [(entry, name) for name in names]
+
+
+def by_column(summary: Summary, score: str) -> Lines:
+    """One line per row, with a score at every column of the grid."""
     for group, entries in summary.groups().items():
-        rows.heading(group)
-        for entry in entries:
-            best = {1 + scores.index(name) for name in entry.best if name in scores}
-            rows.add([_name(entry), *(_score(entry, name) for name in scores)], best)
-            if any(name in entry.published for name in scores):
-                rows.add(["  paper", *(_published(summary, entry, name) for name in scores)])
-    section = rows.section("Scores by task", ["row", *(_title(summary, name) for name in scores)])
+        for row in dict.fromkeys(entry.row for entry in entries):
+            at = {entry.column: entry for entry in entries if entry.row == row}
+            yield group, row, [(at.get(column), score) for column in summary.columns]
+
+
+def _by_task(summary: Summary) -> Part:
+    scores = [*([DEV] if "dev" in summary.spec.scores else []), *summary.tasks, AVERAGE]
+    heads = ["row", *(_title(summary, name) for name in scores)]
+    section = score_rows(summary, by_score(summary, scores), score_text).section("Scores by task", heads)
     return Part("scores", section, score_caption(summary, scores))
 
 
 def _by_column(summary: Summary, score: str) -> Part:
-    """One line per row, one column per column of the grid."""
-    rows = _Rows()
-    for group, entries in summary.groups().items():
-        rows.heading(group)
-        for row in dict.fromkeys(entry.row for entry in entries):
-            at = {entry.column: entry for entry in entries if entry.row == row}
-            cells = [_marked(at[column], score) if column in at else "" for column in summary.columns]
-            best = {1 + i for i, column in enumerate(summary.columns) if column in at and score in at[column].best}
-            rows.add([row, *cells], best)
-            if any(score in entry.published for entry in at.values()):
-                numbers = [_published(summary, at[c], score) if c in at else "" for c in summary.columns]
-                rows.add(["  paper", *numbers])
-    section = rows.section(columns_title(summary, score), ["row", *(column or _NOTHING for column in summary.columns)])
+    rows = score_rows(summary, by_column(summary, score), _marked)
+    section = rows.section(columns_title(summary, score), columns_heads(summary))
     return Part("dev" if score == DEV else "scores", section, score_caption(summary, [score]))
 
 
 def _tests(summary: Summary) -> Part:
     """Every row against the strongest baseline of its group."""
-    rows = _Rows()
+    rows = Rows()
     for group, entries in summary.groups().items():
         for column in summary.columns:
             tested = [(entry, entry.test) for entry in entries if entry.column == column and entry.test]
@@ -228,7 +246,7 @@ def _tests(summary: Summary) -> Part:
                 against += "†" if _is_short(summary, group, other.row, other.column) else ""
                 rows.heading(f"{where}: against {against}" if where else f"against {against}")
             for entry, test in tested:
-                rows.add([_name(entry), *_test_cells(test)])
+                rows.add([entry.row + ("†" if entry.short else ""), *_test_cells(test)])
     percent = f"{100 * summary.confidence:g} %"
     section = rows.section(
         "Against the strongest baseline", ["row", "difference", percent, "p", "runs ±", "runs ahead"]
@@ -255,15 +273,15 @@ def _test_cells(test: PairedTest) -> list[str]:
         f"{found.difference:+.2f}",
         f"{found.low:+.2f} to {found.high:+.2f}",
         f"{found.p_value:.3f}",
-        f"{spread.deviation:.2f}" if spread is not None and spread.deviation is not None else _NOTHING,
-        f"{test.runs_ahead} of {len(test.by_run)}" if test.by_run else _NOTHING,
+        f"{spread.deviation:.2f}" if spread is not None and spread.deviation is not None else NOTHING,
+        f"{test.runs_ahead} of {len(test.by_run)}" if test.by_run else NOTHING,
     ]
 
 
 def _leads(summary: Summary) -> Part:
     """Every row against each baseline at every column, and with its fewest labels against the baseline's most."""
     columns = [column for column in summary.columns if any(column in lead.tests for lead in summary.leads)]
-    rows, heading = _Rows(), None
+    rows, heading = Rows(), None
     for lead in summary.leads:
         if (lead.group, lead.row) != heading:
             heading = lead.group, lead.row
@@ -296,17 +314,17 @@ def _settings(summary: Summary) -> Part:
     untried = any(entry.tried < len(entry.settings) for entry in summary.entries)
     columned = summary.columns != ("",)
     dev = summary.spec.dev_name
-    rows = _Rows()
+    rows = Rows()
     for group, entries in summary.groups().items():
         rows.heading(group)
         for entry in entries:
-            cells = [entry.row, *([entry.column or _NOTHING] if columned else [])]
+            cells = [entry.row, *([entry.column or NOTHING] if columned else [])]
             if tuned:
-                cells += [_compact(entry.chosen or "") or _NOTHING]
+                cells += [_compact(entry.chosen or "") or NOTHING]
             if untried:
                 cells += [f"{entry.tried} of {len(entry.settings)}"]
             runs = ("†" if entry.short else "") + f"{len(entry.runs)} of {entry.asked}"
-            rows.add([*cells, _score(entry, DEV), runs])
+            rows.add([*cells, score_text(entry, DEV), runs])
     columns = ["row", *(["at"] if columned else []), *(["setting"] if tuned else [])]
     columns += [*(["tried"] if untried else []), dev, "runs"]
     means = _means(summary, capital=False)
@@ -336,14 +354,7 @@ def _compact(setting: str) -> str:
 
 
 def _costs(summary: Summary) -> Part:
-    rows = _Rows()
-    for group, entries in summary.groups().items():
-        rows.heading(group)
-        for entry in entries:
-            best = {1 + i for i, name in enumerate((MINUTES, GIB)) if name in entry.best}
-            rows.add([_name(entry), _score(entry, MINUTES), _score(entry, GIB)], best)
-            if entry.published:
-                rows.add(["  paper", *(_published(summary, entry, name) for name in (MINUTES, GIB))])
+    rows = score_rows(summary, by_score(summary, (MINUTES, GIB)), score_text)
     caption = [f"{_means(summary)} of the minutes that training took, and of the memory at its peak"]
     if any(entry.published for entry in summary.entries):
         caption.append("paper: the figures of the paper, which are of another machine")
@@ -353,11 +364,11 @@ def _costs(summary: Summary) -> Part:
 
 def _stage1(summary: Summary) -> Part:
     """Why and when stage 1 ended."""
-    rows = _Rows()
+    rows = Rows()
     for entry in summary.entries:
         steps = [run.result.steps["1"] for run in entry.runs if "1" in run.result.steps]
-        ends = dict.fromkeys(run.result.stage1_end or _NOTHING for run in entry.runs)
-        rows.add([entry.place, "; ".join(ends) or _NOTHING, _number(Spread.of(steps), 0) if steps else _NOTHING])
+        ends = dict.fromkeys(run.result.stage1_end or NOTHING for run in entry.runs)
+        rows.add([entry.place, "; ".join(ends) or NOTHING, _number(Spread.of(steps), 0) if steps else NOTHING])
     section = rows.section("Stage 1", ["row", "ended", "steps"], texts=2)
     return Part("stage1", section, score_caption(summary, []))
 
@@ -371,6 +382,10 @@ def columns_title(summary: Summary, score: str) -> str:
     return f"{name[0].upper()}{name[1:]} by {summary.columns_are or 'column'}"
 
 
+def columns_heads(summary: Summary) -> list[str]:
+    return ["row", *(column or NOTHING for column in summary.columns)]
+
+
 def score_caption(summary: Summary, names: Sequence[str]) -> list[str]:
     """The caption of a table with the means of these scores."""
     found = [f"Spearman x 100: {_means(summary, capital=False)}" if names else _means(summary)]
@@ -378,7 +393,7 @@ def score_caption(summary: Summary, names: Sequence[str]) -> list[str]:
         found.append(f"Bold: the highest mean of its {_where(summary)}")
     if AVERAGE in names and not summary.all_seven:
         few = f": {len(summary.tasks)} of the {len(SEVEN)} tasks that papers average over"
-        found.append(f"The average is over {', '.join(summary.tasks)}{few if summary.some_of_seven else ''}")
+        found.append(f"The average is over {', '.join(summary.tasks)}{few if set(summary.tasks) < set(SEVEN) else ''}")
     return [*found, *_paper(summary, names), *_dagger(summary)]
 
 
@@ -415,7 +430,8 @@ def _means(summary: Summary, *, capital: bool = True) -> str:
 
 def _runs(entries: Sequence[Entry]) -> str:
     """`3 seeds`, `up to 3 seeds and 5 draws of the labels`."""
-    seeds, draws = ({len(getattr(entry, what)) for entry in entries} for what in ("seeds", "draws"))
+    seeds = {len({run.cell.seed for run in entry.runs}) for entry in entries}
+    draws = {len({run.cell.draw for run in entry.runs}) for entry in entries}
     words = f"{max(seeds)} seeds" if max(seeds) > 1 else "1 seed"
     if max(draws) > 1:
         words += f" and {max(draws)} draws of the labels"
@@ -432,20 +448,17 @@ def _column_words(summary: Summary, column: str) -> str:
     return f"{column} {of}{summary.columns_are}".strip() if column else ""
 
 
-def _name(entry: Entry) -> str:
-    return entry.row + ("†" if entry.short else "")
-
-
 def _is_short(summary: Summary, group: str, row: str, column: str) -> bool:
     return any(entry.short for entry in summary.entries if entry.key == (group, row, column))
 
 
 def _marked(entry: Entry, name: str) -> str:
-    return ("†" if entry.short and entry.runs else "") + _score(entry, name)
+    return ("†" if entry.short and entry.runs else "") + score_text(entry, name)
 
 
-def _score(entry: Entry, name: str) -> str:
-    return _number(entry.values[name]) if name in entry.values else _NOTHING
+def score_text(entry: Entry, name: str) -> str:
+    """Mean and deviation of a score."""
+    return _number(entry.values[name]) if name in entry.values else NOTHING
 
 
 def _number(value: Spread, digits: int = 2) -> str:
