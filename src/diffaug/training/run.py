@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
+from diffaug.config.registry import load_plugins
 from diffaug.data.corpus import Corpus
 from diffaug.data.table import InMemoryRows, Source
 from diffaug.embedder import Embedder
@@ -100,7 +101,10 @@ def train(
     start = time.monotonic()
     if isinstance(recipe, str):
         recipe = load_recipe(recipe)
-    elif not isinstance(recipe, Recipe):
+    elif isinstance(recipe, Recipe):
+        load_plugins(recipe.plugins)
+    else:
+        load_plugins(recipe.get("plugins"))
         recipe = recipe_from_dict(recipe)
     recipe, given = _with_data(recipe, {"nli": nli, "unlabelled": unlabelled, "dev": dev, "test": test})
     check_trackers(recipe.loop.trackers)
