@@ -36,7 +36,7 @@ from diffaug.models.io.saved import save_model
 from diffaug.training.callbacks import FirstStageCache
 from diffaug.training.checkpoint import Checkpoint, checkpoints
 from diffaug.training.context import TrainingContext
-from diffaug.training.loop import Loop, stage_streams
+from diffaug.training.loop import Loop, stage_samplers
 from diffaug.training.precision import Precision
 from diffaug.training.preflight import claimed
 from diffaug.training.run_cache import RunCache
@@ -147,7 +147,7 @@ def _train(
     corpus = Corpus(recipe.data, method.collator, given, None if cache is None else cache.data)
     stages = method.stages(corpus)
     for stage in stages:  # fail now, not after stage 1, if there are too few examples for stage 2
-        stage_streams(recipe, stage, accelerator)
+        stage_samplers(recipe, stage, accelerator)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
     dev_pairs, test_pairs = corpus.dev(), corpus.test()
     scorer = Scorer(method, embedder, dev_pairs, corpus.positives(_PROBE_PAIRS), precision)
