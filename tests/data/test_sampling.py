@@ -9,7 +9,7 @@ import pytest
 
 from diffaug.data.collate import Collator
 from diffaug.data.records import Triplets
-from diffaug.data.sampling import Examples, BatchSampler, draw, draw_indices
+from diffaug.data.sampling import BatchSampler, Examples, draw, draw_indices
 from diffaug.data.tokens import TokenStore
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import load_tokenizer
