@@ -142,7 +142,7 @@ class _Build:
     def __call__(self, rank: int, world: int) -> Any:
         from diffaug.config import recipe_from_dict
         from diffaug.data.corpus import Corpus
-        from diffaug.data.sampling import Stream
+        from diffaug.data.sampling import BatchSampler
         from diffaug.methods import method_class
         from diffaug.models.backbone import load_backbone
 
@@ -150,7 +150,7 @@ class _Build:
         torch.manual_seed(0)
         method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone)).eval()
         stage = method.stages(Corpus(recipe.data, method.collator))[self.number - 1]
-        streams = {name: Stream(e, size, 0, rank, world) for name, (e, size) in stage.streams.items()}
+        streams = {name: BatchSampler(e, size, 0, rank, world) for name, (e, size) in stage.streams.items()}
         return method, stage, method.collate(stage, {name: s.batch(0) for name, s in streams.items()})
 
 

@@ -10,6 +10,7 @@ import typer
 
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.embed import Device, Model, Trust
+from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 
 
@@ -36,8 +37,8 @@ def evaluate(
         typer.Option(
             "--tasks",
             "-t",
-            help="Groups (sts, transfer, geometry) and names (STS12, STS-B-dev, MR ...), separated by commas; default: "
-            "sts, or none if own data is given.",
+            help="Groups (sts, transfer, geometry) and names (STS12, STS-B-dev, MR, your own ...), separated by "
+            "commas; default: sts, or none if own data is given.",
             show_default=False,
         ),
     ] = None,
@@ -63,6 +64,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap and of cross-validation.")] = 0,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 turns intervals off.")] = 1000,
     batch_size: Annotated[int | None, typer.Option(help="Sentences per batch; default: by number of tokens.")] = None,
+    plugins: Plugins = None,
     device: Device = None,
     trust_remote_code: Trust = False,
 ) -> None:

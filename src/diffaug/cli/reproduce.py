@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffaug.cli.plugins import Plugins
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -86,6 +88,7 @@ def reproduce(
     draws: Draws = None,
     jobs: Jobs = 1,
     changes: Changes = None,
+    plugins: Plugins = None,
     budget: Budget = None,
     only: Only = None,
     columns: Columns = None,
@@ -109,7 +112,7 @@ def reproduce(
             raise typer.BadParameter(f"name it for diffaug reproduce {experiment}", param_hint=option)
     files = _Files(data, triplets, pairs, sentences, dev, target, generator)
     request = _Request(encoder, files, seeds, draws, changes, budget, only, columns)
-    _run(spec, request, out, _How(jobs, keep_models, reuse, dry_run, quiet))
+    _run(spec, request, out, _How(jobs, keep_models, reuse, dry_run, quiet, plugins))
 
 
 def grid(
@@ -121,6 +124,7 @@ def grid(
     draws: Draws = None,
     jobs: Jobs = 1,
     changes: Changes = None,
+    plugins: Plugins = None,
     budget: Budget = None,
     only: Only = None,
     columns: Columns = None,
@@ -140,7 +144,7 @@ def grid(
 
     files = _Files(data, triplets, pairs, sentences, dev, target, generator)
     request = _Request(encoder, files, seeds, draws, changes, budget, only, columns)
-    _run(load_spec(spec), request, out, _How(jobs, keep_models, reuse, dry_run, quiet))
+    _run(load_spec(spec), request, out, _How(jobs, keep_models, reuse, dry_run, quiet, plugins))
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,7 @@ class _How:
     reuse: list[Path] | None
     dry_run: bool
     quiet: bool
+    plugins: list[str] | None
 
 
 def _run(spec: GridSpec, request: _Request, out: Path, how: _How) -> None:
@@ -225,7 +230,15 @@ def _run(spec: GridSpec, request: _Request, out: Path, how: _How) -> None:
     shown = rows if request.only else None
     try:
         failures = run_grid(
-            folder, plan, tasks, jobs=how.jobs, rows=rows, keep_models=how.keep_models, reuse=reuse, quiet=how.quiet
+            folder,
+            plan,
+            tasks,
+            jobs=how.jobs,
+            rows=rows,
+            keep_models=how.keep_models,
+            reuse=reuse,
+            quiet=how.quiet,
+            plugins=(*spec.plugins, *(how.plugins or ())),
         )
     except GridInterrupted as interrupted:
         typer.secho(str(interrupted), err=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from diffaug.config.registry import TASKS
 from diffaug.data.columns import ROLES, Columns, Kind
 from diffaug.data.public.store import data_folder
 from diffaug.data.read import read_scored_pairs, read_triplets
@@ -24,7 +25,7 @@ from diffaug.evaluation.result import Average, EvaluationResult, EvaluationSetti
 from diffaug.evaluation.retrieval_data import KEYS, read_retrieval
 from diffaug.evaluation.retrieval_data import ROLES as RETRIEVAL_ROLES
 from diffaug.evaluation.statistics import Comparison, average, bootstrap, compare, interval
-from diffaug.evaluation.tasks import Task, TaskResult
+from diffaug.evaluation.tasks import Task, TaskResult, registered_task
 
 PathLike = str | os.PathLike[str]
 Retrieval = Source | Mapping[str, Any]
@@ -64,8 +65,8 @@ def evaluate(
             function from a list of sentences to vectors; default: the small encoder included in the package.
         data: one or several folders with the public tasks, in any known layout; ``"hub"`` for the data sets on the
             hub; default: the folder of ``diffaug data get``.
-        tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR`` ...), as a list or separated
-            by commas; default: ``sts``, or none if own data is given.
+        tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR``, those of plugins ...), as a
+            list or separated by commas; default: ``sts``, or none if own data is given.
         pairs: your own scored pairs, evaluated with Spearman and Pearson: a file or any other source of
             `diffaug.data.read.read_scored_pairs`, such as rows or a data set in Python, or a mapping from names to
             sources, such as a `datasets.DatasetDict`.
@@ -100,6 +101,8 @@ def evaluate(
     names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
     if not names and not own:
         raise DiffaugError("nothing to evaluate: give tasks or your own data")
+    own += [registered_task(name) for name in names if name in TASKS]
+    names = [name for name in names if name not in TASKS]
     loaded = _Tasks(names, data, own, seed)
     options: dict[str, Any] = {
         "batch_size": batch_size,
@@ -290,7 +293,8 @@ def _compare(first: ModelScores, second: ModelScores, confidence: float) -> list
     """One paired test per task and per average."""
     found = []
     for a, b in zip(first.tasks, second.tasks, strict=True):
-        found.append(compare(a.name, (a.score, b.score), (a.resampled, b.resampled), confidence))
+        if a.statistic is not None:
+            found.append(compare(a.name, (a.score, b.score), (a.resampled, b.resampled), confidence))
     for mine, theirs in zip(first.averages, second.averages, strict=True):
         resampled = [
             average([task.resampled for task in scores.tasks if task.name in mine.tasks]) for scores in (first, second)

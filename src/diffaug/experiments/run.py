@@ -53,6 +53,7 @@ def run_grid(
     keep_models: bool = True,
     reuse: Reuse | None = None,
     quiet: bool = False,
+    plugins: Sequence[str] = (),
 ) -> list[tuple[Cell, str]]:
     """Run what is left of a grid: unfinished and failed cells, then other seeds of the best settings.
 
@@ -65,6 +66,7 @@ def run_grid(
         keep_models: keep models after they are scored.
         reuse: finished cells of other grids, which are copied where they are the same.
         quiet: no output.
+        plugins: modules or .py files that every worker imports.
 
     Returns:
         The cells that failed this time, with their errors.
@@ -76,7 +78,8 @@ def run_grid(
     if jobs < 1:
         raise DiffaugError(f"the number of jobs must be at least 1, got {jobs}")
     alone = TIME in plan.spec.measure
-    orders = Orders(grid.folder, tasks, 1 if alone else jobs, keep_models, alone, tuple(plan.spec.measure))
+    measure = tuple(plan.spec.measure)
+    orders = Orders(grid.folder, tasks, 1 if alone else jobs, keep_models, alone, measure, tuple(plugins))
     with grid.locked(), stop_on_signals() as stop, LocalExecutor(orders, grid.folder / "workers.log", stop) as executor:
 
         def take_over(cell: Cell) -> bool:

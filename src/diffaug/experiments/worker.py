@@ -24,6 +24,7 @@ import transformers
 import yaml
 
 from diffaug.config import Recipe, ViewSettings, load_recipe, recipe_from_dict
+from diffaug.config.registry import load_plugins
 from diffaug.data.corpus import Corpus
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -61,6 +62,7 @@ class Worker:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
+        load_plugins(orders.plugins)
         self._cache = None if orders.alone else RunCache(orders.grid / SHARED)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // orders.jobs)))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffaug.config import Recipe
-from diffaug.data.sampling import Stream
+from diffaug.data.sampling import BatchSampler
 from diffaug.distributed import any_process, average_gradients
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Stage, StepBatch
@@ -101,14 +101,14 @@ class Loop:
         progress, accelerator = context.progress, context.accelerator
         names = trainable(method, stage)
         optimizer = build_optimizer(method, stage)
-        streams = stage_streams(recipe, stage, accelerator)
+        samplers = stage_samplers(recipe, stage, accelerator)
         if checkpoint is None:
             torch.manual_seed(recipe.seed * 100 + stage.number * 10 + accelerator.process_index)
         else:
             checkpoint.restore_optimizer(optimizer, names)
             context.precision.restore(progress.scaler)
             checkpoint.restore_random_state(accelerator.device)
-        self._announce(stage, names, streams)
+        self._announce(stage, names, samplers)
         for callback in self._callbacks:
             callback.on_stage_begin(context, stage)
 
@@ -118,7 +118,7 @@ class Loop:
         executor = choose_executor(method, stage, context.precision, device, with_gradient, recipe.loop.fast)
 
         def prepare(index: int) -> StepBatch:
-            batches = {name: stream.batch(index) for name, stream in streams.items()}
+            batches = {name: sampler.batch(index) for name, sampler in samplers.items()}
             return executor.prepare(method.collate(stage, batches))
 
         prefetcher = Prefetcher(prepare, stage.steps * accumulate) if device.type == "cuda" else None
@@ -240,11 +240,11 @@ class Loop:
             self._save_best(self._best_weights, self.context.progress.best["values"])
             self._best_weights = None
 
-    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], streams: dict[str, Stream]) -> None:
+    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], samplers: dict[str, BatchSampler]) -> None:
         context, step = self.context, self.context.progress.step
         count = sum(p.numel() for p in names.values())
         parts = [f"stage {stage.number}: training {count:,} parameters ({', '.join(stage.learning_rates)})"]
-        parts += [f"{name} {len(s.examples):,} in batches of {s.batch_size}" for name, s in streams.items()]
+        parts += [f"{name} {len(s.examples):,} in batches of {s.batch_size}" for name, s in samplers.items()]
         negatives = context.method.negatives_per_anchor(stage)
         if negatives is not None:
             parts.append(f"{negatives} negatives per anchor")
@@ -259,22 +259,22 @@ class Loop:
             )
 
 
-def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dict[str, Stream]:
+def stage_samplers(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dict[str, BatchSampler]:
     """The data of a stage in the order of the recipe's seed, and this process's part of it.
 
     Raises:
         DiffaugError: too few examples for a batch.
     """
     rank, world = accelerator.process_index, accelerator.num_processes
-    streams = {}
+    samplers = {}
     for number, (name, (examples, size)) in enumerate(stage.streams.items()):
         try:
-            streams[name] = Stream(examples, size, recipe.seed + number, rank, world)
+            samplers[name] = BatchSampler(examples, size, recipe.seed + number, rank, world)
         except DiffaugError as error:
             unlabelled = name != "nli" and recipe.stage2 is not None and recipe.stage2.objective == "unlabelled"
             source = "data.unlabelled" if unlabelled else "data.nli"
             raise DiffaugError(f"stage {stage.number} cannot run with what is left of {source}: {error}") from error
-    return streams
+    return samplers
 
 
 def _line(stage: Stage, step: int, values: dict[str, float], better: bool) -> str:

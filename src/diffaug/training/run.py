@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
+from diffaug.config.registry import load_plugins
 from diffaug.data.corpus import Corpus
 from diffaug.data.table import InMemoryRows, Source
 from diffaug.embedder import Embedder
@@ -35,7 +36,7 @@ from diffaug.models.io.saved import save_model
 from diffaug.training.callbacks import FirstStageCache
 from diffaug.training.checkpoint import Checkpoint, checkpoints
 from diffaug.training.context import TrainingContext
-from diffaug.training.loop import Loop, stage_streams
+from diffaug.training.loop import Loop, stage_samplers
 from diffaug.training.precision import Precision
 from diffaug.training.preflight import claimed
 from diffaug.training.run_cache import RunCache
@@ -100,7 +101,10 @@ def train(
     start = time.monotonic()
     if isinstance(recipe, str):
         recipe = load_recipe(recipe)
-    elif not isinstance(recipe, Recipe):
+    elif isinstance(recipe, Recipe):
+        load_plugins(recipe.plugins)
+    else:
+        load_plugins(recipe.get("plugins"))
         recipe = recipe_from_dict(recipe)
     recipe, given = _with_data(recipe, {"nli": nli, "unlabelled": unlabelled, "dev": dev, "test": test})
     check_trackers(recipe.loop.trackers)
@@ -143,7 +147,7 @@ def _train(
     corpus = Corpus(recipe.data, method.collator, given, None if cache is None else cache.data)
     stages = method.stages(corpus)
     for stage in stages:  # fail now, not after stage 1, if there are too few examples for stage 2
-        stage_streams(recipe, stage, accelerator)
+        stage_samplers(recipe, stage, accelerator)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
     dev_pairs, test_pairs = corpus.dev(), corpus.test()
     scorer = Scorer(method, embedder, dev_pairs, corpus.positives(_PROBE_PAIRS), precision)
