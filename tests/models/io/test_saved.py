@@ -117,6 +117,13 @@ def test_saved_again_is_the_same(everything: Path, tmp_path: Path) -> None:
         assert (tmp_path / "again" / name).read_bytes() == (everything / name).read_bytes()
 
 
+def test_a_model_whose_replacement_was_killed_is_found(copy: Path) -> None:
+    """On systems that cannot exchange two folders, a save can be killed between two renames."""
+    copy.rename(copy.with_name(f".{copy.name}.diffaug-0a1b2c3d.old"))
+    Embedder.from_pretrained(copy)
+    assert (copy / "diffaug.json").is_file()
+
+
 def test_one_folder_that_nobody_takes_for_a_plain_model(everything: Path) -> None:
     from sentence_transformers import SentenceTransformer, __version__
     from transformers import AutoModel, BertModel

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diffaug.errors import DiffaugError
+from diffaug.files import restore
 from diffaug.provenance import checksum
 
 # The files of a transformers model. Pickles are not downloaded.
@@ -44,6 +45,7 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
         DiffaugError: the model was not found; the message says where it was searched.
     """
     path = Path(source).expanduser()
+    restore(path)
     if path.is_dir():
         return path
     if path.exists():
