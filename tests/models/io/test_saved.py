@@ -412,6 +412,6 @@ def test_full_disk_in_the_words_of_safetensors(
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(saved, "save_file", fail)
-    with pytest.raises(DiffaugError, match=r"diffaug\.safetensors cannot be written: .*No space left"):
+    with pytest.raises(DiffaugError, match="new cannot be written: no space left on the disk"):
         Embedder.from_pretrained(everything).save(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
