@@ -15,6 +15,7 @@ from diffaug.data.records import ScoredPairs
 from diffaug.embedder import Embedder
 from diffaug.methods.base import Method, Stage
 from diffaug.models.backbone import load_backbone
+from diffaug.models.io.fetch import backbone_fingerprints
 from diffaug.training.scoring import spearman
 from diffaug.training.stage_cache import CachedStage, first_stage_key
 
@@ -45,6 +46,10 @@ class RunCache:
         """
         model, tokenizer = self.data.once(("backbone", _files(source)), lambda: load_backbone(source))
         return copy.deepcopy(model), tokenizer
+
+    def fingerprints(self, source: str) -> tuple[str, str]:
+        """As `backbone_fingerprints`, computed once."""
+        return self.data.once(("fingerprints", _files(source)), lambda: backbone_fingerprints(source))
 
     def untrained_scores(
         self, source: str, scored: Mapping[str, ScoredPairs], device: torch.device

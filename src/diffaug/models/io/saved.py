@@ -66,10 +66,7 @@ def save_model(
         raise DiffaugError(f"a '{encoder.backbone.config.model_type}' backbone with remote code cannot be saved")
     state = {name: tensor.cpu() for name, tensor in (weights or model_weights(encoder)).items()}
     with atomic_folder(folder, overwrite=overwrite) as temporary:
-        try:
-            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
-        except SafetensorError as error:  # for example a full disk
-            raise DiffaugError(f"{folder / WEIGHTS} cannot be written: {error}") from error
+        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
         tokenizer.save_pretrained(temporary)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
         write_st_files(temporary)
