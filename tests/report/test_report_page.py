@@ -238,6 +238,9 @@ def test_a_single_run_is_its_own_report(tmp_path: Path) -> None:
 
 def test_a_grid_has_its_tables_and_every_cell(tmp_path: Path) -> None:
     grid = write_grid(tmp_path / "grid")
+    recorded = json.loads((grid.folder / "grid.json").read_text())
+    recorded["request"]["changes"] = ["stage2.steps=<20>"]
+    (grid.folder / "grid.json").write_text(json.dumps(recorded))
     (grid.folder / "figures").mkdir()
     (grid.folder / "figures" / "main.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     page = Parsed(build(grid.folder, tmp_path / "r.html"))
@@ -246,6 +249,7 @@ def test_a_grid_has_its_tables_and_every_cell(tmp_path: Path) -> None:
     assert "<main> table" not in page.source.replace("&lt;", "")
     assert "6: 3 finished, 1 unfinished, 1 failed, 1 waiting" in text
     assert "Machine a GPU, torch 2.13.0" in text
+    assert text.count("Changed for all rows: --set 'stage2.steps=<20>'.") == 3  # scores, tests, settings
     assert "1 run has failed" in text
     assert "the loss is not a finite number any more; lower the learning rate" in text
     result = grid.result(grid.cells[2])

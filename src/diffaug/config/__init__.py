@@ -13,6 +13,7 @@ from diffaug.config.recipe import (
     Stage2Settings,
     ViewSettings,
     load_recipe,
+    missing_section,
     read_settings,
     recipe_from_dict,
     recipe_names,
@@ -20,6 +21,7 @@ from diffaug.config.recipe import (
     recipe_text,
     source_list,
 )
+from diffaug.config.safe_yaml import parse_yaml
 
 __all__ = [
     "RECIPES",
@@ -34,6 +36,8 @@ __all__ = [
     "Stage2Settings",
     "ViewSettings",
     "load_recipe",
+    "missing_section",
+    "parse_yaml",
     "read_settings",
     "recipe_from_dict",
     "recipe_names",
