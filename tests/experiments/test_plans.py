@@ -357,3 +357,13 @@ def test_a_change_applies_to_rows_that_have_its_section(data: DataFiles) -> None
 def test_a_change_that_applies_to_no_row_is_an_error(data: DataFiles) -> None:
     with pytest.raises(DiffaugError, match=r"--set stage1.steps=10 applies to no row: their recipes have no stage1"):
         plan("stage1-steps", data, changes=("stage1=null", "stage1.steps=10"))
+
+
+def test_a_budget_does_not_add_a_stage_to_a_row(data: DataFiles, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("name: own\nabout: x\notherwise: [[stage2.steps=9], [stage2.steps=8]]\n")
+    budget = str(tmp_path / "own.yaml")
+    rows = {cell.row for cell in plan("main", data, budget, rows=("SimCSE*",)).cells}
+    assert any(row.startswith("SimCSE") for row in rows)
+    assert not any(row.startswith("SBERT, ") for row in rows)
+    with pytest.raises(DiffaugError, match=r"'own' sets stage2.steps=9 for the recipe 'sbert', which has no stage2"):
+        plan("main", data, budget)
