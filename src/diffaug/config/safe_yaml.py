@@ -88,9 +88,7 @@ def _check_limits(text: str) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             if top.keys is not None and top.children % 2 == 0:
                 if event.value in top.keys:
-                    raise DiffaugError(
-                        f"has the key {event.value!r:.60} twice"
-                    )
+                    raise DiffaugError(f"has the key {event.value!r:.60} twice")
                 top.keys.add(event.value)
             known[event.anchor] = (1 + len(event.value), 0)
             top.add(*known[event.anchor])

@@ -323,8 +323,8 @@ def _cells(row: RowSpec, column: Column, spec: GridSpec, options: PlanOptions) -
     for entry in dict.fromkeys(entry for setting in tries for entry in setting):
         if section := missing_section(recipe.to_dict(), entry):
             raise NoSettingsError(
-                f"the budget {options.budget.name!r} sets {entry} for the recipe {name!r}, which has no {section}; add a "
-                "family for this recipe to it"
+                f"the budget {options.budget.name!r} sets {entry} for the recipe {name!r}, which has no {section}; add "
+                "a family for this recipe to it"
             )
     draw = (f"{_DRAW}=0",) if column.labels else ()
     seed = options.seeds[0]
