@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from report.made_runs import NASTY, write_grid, write_run
 
 from diffaug.experiments.grid import Grid, write_result
@@ -304,3 +305,26 @@ def test_a_hundred_runs_stay_below_three_megabytes(tmp_path: Path) -> None:
         (run / "metrics.jsonl").write_text(text)
         np.savez(run / "similarities.npz", **{"dev/cosine": random.random(1500), "dev/gold": gold})
     assert build(tmp_path / "runs", tmp_path / "r.html").stat().st_size < 3_000_000
+
+
+def test_a_report_never_goes_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    from huggingface_hub import constants
+
+    modes = []
+
+    def load_dataset(*_: object, **__: object) -> None:
+        modes.append((constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE))
+        raise ConnectionError("it is not in the cache")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    folder = write_run(tmp_path / "a")
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    recipe["data"]["dev"] = "hub:owner/pairs"
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    page = Parsed(build(folder, tmp_path / "r.html"))
+    assert modes == [(True, True)]
+    assert (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE) == (False, False)
+    assert any("it is not in the cache" in text for text in page.text)
