@@ -73,7 +73,7 @@ class Grid:
                 raise DiffaugError(f"{path} has format version {version}; this diffaug reads {_FORMAT_VERSION}")
             rounds = [[_cell(cell, folder) for cell in values[name]] for name in ("first", "more")]
             return cls(folder, values["request"], values["about"], *rounds)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); start the grid in another folder") from error
 
     @classmethod
@@ -157,7 +157,7 @@ class Grid:
             return Result.from_dict(json.loads(path.read_text("utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); remove it, and the cell is scored again") from error
 
     def results(self) -> list[tuple[Cell, Result]]:

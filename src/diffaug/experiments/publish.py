@@ -241,7 +241,7 @@ def read(path: Path) -> PublishedGrid:
     """Read a published file."""
     try:
         return unpack(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DiffaugError(
             f"{path} is not a published grid ({error}); python -m diffaug.experiments.publish writes one"
         ) from error

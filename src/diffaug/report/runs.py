@@ -130,7 +130,7 @@ def _metrics(path: Path) -> Iterator[dict[str, Any]]:
         try:
             values = json.loads(line)
             yield {**values, "stage": int(values["stage"]), "step": int(values["step"])}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             if number < len(lines):
                 raise DiffaugError(
                     f"{path}, line {number}: not a JSON object with stage and step: {line[:80]!r}"
@@ -142,7 +142,7 @@ def _json(path: Path) -> dict[str, Any] | None:
         return None
     try:
         values = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DiffaugError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise DiffaugError(f"{path} contains no summary")
