@@ -61,7 +61,7 @@ def evaluate(
         Path | None,
         typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap and of cross-validation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of cross-validation.")] = 0,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 turns intervals off.")] = 1000,
     batch_size: Annotated[int | None, typer.Option(help="Sentences per batch; default: by number of tokens.")] = None,
     plugins: Plugins = None,

@@ -91,6 +91,8 @@ def evaluate(
         DiffaugError: data is damaged or has the wrong number of rows, there is no data, or a model cannot be loaded.
             A task whose files do not exist is no error: it is listed in ``missing``.
     """
+    if not 0 <= seed < 2**32:
+        raise DiffaugError(f"seed must be between 0 and {2**32 - 1:,}, got {seed}")
     if resamples < 0:
         raise DiffaugError(f"resamples must not be negative, got {resamples}")
     if not 0 < confidence < 1:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from diffaug.data.problems import Reporter, raise_problem
 from diffaug.data.table import Source, open_table
 from diffaug.errors import DiffaugError
 
+_INTEGER = re.compile(r"-?[0-9]{1,9}")
 KEYS = ("queries", "corpus", "relevant")
 # The column roles of a table, and the column names that are recognised, best first.
 ROLES: dict[str, tuple[str, ...]] = {
@@ -68,7 +70,7 @@ def read_retrieval(source: Source | Mapping[str, Any], columns: Columns | None =
     if path.suffix == ".json":
         try:
             content = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DiffaugError(f"{path} cannot be read as JSON: {error}") from error
         return _from_mapping(content, str(path))
     return _from_table(path, columns)
@@ -79,7 +81,10 @@ def _from_mapping(content: Any, name: str) -> RetrievalData:
         lacks = ", ".join(missing) if isinstance(content, Mapping) else "everything"
         raise DiffaugError(f"{name}: retrieval data needs queries, corpus and relevant; missing: {lacks}")
     queries, corpus = (_texts(content[key], key, name) for key in KEYS[:2])
-    judgements = {str(query): [str(d) for d in documents] for query, documents in content["relevant"].items()}
+    relevant = content["relevant"]
+    if not isinstance(relevant, Mapping) or not all(isinstance(ids, (list, tuple, set)) for ids in relevant.values()):
+        raise DiffaugError(f"{name}: relevant must map the id of a query to a list of ids of documents")
+    judgements = {str(query): [str(document) for document in ids] for query, ids in relevant.items()}
     return _assemble(queries, corpus, judgements, name)
 
 
@@ -91,10 +96,8 @@ def _texts(content: Any, key: str, name: str) -> dict[str, str]:
 
 
 def _from_beir(folder: Path) -> RetrievalData:
-    corpus = {
-        i: " ".join(filter(None, (row.get("title"), row.get("text")))) for i, row in _rows(folder / "corpus.jsonl")
-    }
-    queries = {i: str(row.get("text", "")) for i, row in _rows(folder / "queries.jsonl")}
+    corpus = {i: " ".join(filter(None, (title, text))) for i, title, text in _rows(folder / "corpus.jsonl")}
+    queries = {i: text for i, _, text in _rows(folder / "queries.jsonl")}
     candidates = [folder / "qrels" / "test.tsv", folder / "qrels.tsv", folder / "test.tsv"]
     judged = next((path for path in candidates if path.is_file()), None)
     if judged is None:
@@ -104,7 +107,7 @@ def _from_beir(folder: Path) -> RetrievalData:
         cells = line.split("\t")
         if number == 1 and cells[-1].strip() == "score":
             continue
-        if len(cells) != 3 or not cells[2].strip().lstrip("-").isdigit():
+        if len(cells) != 3 or _INTEGER.fullmatch(cells[2].strip()) is None:
             raise DiffaugError(f"{judged}, line {number}: expected query-id, corpus-id and an integer")
         if int(cells[2]) > 0:
             judgements.setdefault(cells[0], []).append(cells[1])
@@ -112,7 +115,8 @@ def _from_beir(folder: Path) -> RetrievalData:
     return _assemble({i: text for i, text in queries.items() if i in judgements}, corpus, judgements, str(judged))
 
 
-def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+def _rows(path: Path) -> Iterable[tuple[str, str, str]]:
+    """Id, title and text of each row; a text that is not there is empty."""
     if not path.is_file():
         raise DiffaugError(
             f"{path} does not exist; a retrieval folder has corpus.jsonl, queries.jsonl and qrels/test.tsv"
@@ -120,7 +124,10 @@ def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     for number, row in json_values(read_lines(path), str(path), raise_problem):
         if not isinstance(row, dict) or "_id" not in row:
             raise DiffaugError(f"{path}, line {number}: expected a JSON object with an _id")
-        yield str(row["_id"]), row
+        texts = [row.get(key) or "" for key in ("title", "text")]
+        if not all(isinstance(text, str) for text in texts):
+            raise DiffaugError(f"{path}, line {number}: title and text must be text")
+        yield str(row["_id"]), texts[0], texts[1]
 
 
 def _from_table(source: Source, columns: Columns | None) -> RetrievalData:

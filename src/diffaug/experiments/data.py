@@ -316,7 +316,7 @@ def _vocabulary(folder: Path) -> object:
     """The vocabulary in the file of a fast tokenizer; None if there is no such file."""
     try:
         return json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

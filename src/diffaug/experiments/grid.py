@@ -164,7 +164,7 @@ class Grid:
             return Result.from_dict(json.loads(path.read_text("utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); remove it, and the cell is scored again") from error
 
     def results(self) -> list[tuple[Cell, Result]]:

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
-from diffaug.config import Recipe, ViewSettings, load_recipe, recipe_from_dict
+from diffaug.config import Recipe, ViewSettings, load_recipe, read_settings, recipe_from_dict
 from diffaug.config.registry import load_plugins
 from diffaug.data.corpus import Corpus
 from diffaug.embedder import Embedder
@@ -190,7 +189,7 @@ def record_dropout_divergence(run: Path) -> None:
     lines = metrics.read_text("utf-8").splitlines() if metrics.exists() else []
     if any(_DROPOUT_DELTA in json.loads(line) for line in lines):
         return
-    recipe = recipe_from_dict(yaml.safe_load((run / "recipe.yaml").read_text("utf-8")), str(run / "recipe.yaml"))
+    recipe = recipe_from_dict(read_settings(run / "recipe.yaml"), str(run / "recipe.yaml"))
     found = json.dumps({"stage": 1, "step": 0, _DROPOUT_DELTA: dropout_divergence(recipe)})
     with atomic_file(metrics) as temporary:
         # First, since it belongs to step 0.

@@ -19,7 +19,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
-from diffaug.models.backbone import build_backbone, fill, load_tokenizer
+from diffaug.models.backbone import build_backbone, fill, load_tokenizer, loader
 from diffaug.models.config import SENTENCE_ENDS, VIEW_PARTS, ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.description import read_description
@@ -72,6 +72,7 @@ def save_model(
         write_st_files(temporary)
 
 
+@loader
 def load_model(
     folder: Path, *, allow_more_modules: bool = False
 ) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
