@@ -123,8 +123,13 @@ def _process(rank: int, world: int, out: str, runs: list[tuple[str, Any, int]]) 
     torch.set_num_threads(1)
     # They meet at a file: a port that is free now may be another test's in a moment.
     torch.distributed.init_process_group("gloo", f"file://{out}/meeting", rank=rank, world_size=world)
-    from diffaug.distributed import average_gradients
+    from diffaug.distributed import any_process, average_gradients
 
+    messages: list[int] = []
+    send = torch.distributed.all_reduce
+    torch.distributed.all_reduce = lambda *given: messages.append(1) or send(*given)  # type: ignore[assignment]
+    heard = any_process([rank == 0, False, rank == 1], torch.device("cpu"))
+    assert (heard, len(messages)) == ([True, False, True], 1), "all hear the same, in one message"
     for setting, build, number in runs:
         method, stage, inputs = build(rank, world)
         loss, _ = plain(method, stage, inputs)

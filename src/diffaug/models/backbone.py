@@ -99,6 +99,7 @@ def _load(
     _check_vocabulary(tokenizer, Path(folder), source)
     # A checkpoint of another task brings keys of its head, which are rightly left out; nothing may be missing.
     complain(source, missing=report["missing_keys"], mismatched=report["mismatched_keys"])
+    check_finite(source, model.state_dict())
     return model, tokenizer
 
 
@@ -177,6 +178,18 @@ def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: A
                 f"{source}: the checkpoint {what} {', '.join(names[:3])}{more}; it is damaged or was saved for "
                 "another architecture, and running it would give meaningless results"
             )
+
+
+def check_finite(source: str, weights: Mapping[str, Tensor]) -> None:
+    """Raise if weights are NaN or infinite: every vector would be NaN."""
+    # A sum takes one pass and no memory, and is finite if all its terms are.
+    numbers = ((name, tensor) for name, tensor in weights.items() if tensor.is_floating_point())
+    broken = [name for name, tensor in numbers if not torch.isfinite(tensor.sum(dtype=torch.float32))]
+    if broken:
+        raise DiffaugError(
+            f"{source}: the weights {', '.join(sorted(broken)[:3])} are not finite; the file is damaged, or the "
+            "training that wrote it diverged"
+        )
 
 
 def _names(keys: Any) -> list[str]:

@@ -19,7 +19,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
-from diffaug.models.backbone import build_backbone, fill, load_tokenizer
+from diffaug.models.backbone import build_backbone, check_finite, fill, load_tokenizer
 from diffaug.models.config import SENTENCE_ENDS, ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.description import read_description
@@ -97,7 +97,9 @@ def load_model(
     except DiffaugError as error:
         raise DiffaugError(f"{folder / DESCRIPTION}: {error}") from error
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
-    for name, tensor in _read_weights(folder / WEIGHTS).items():
+    weights = _read_weights(folder / WEIGHTS)
+    check_finite(str(folder / WEIGHTS), weights)
+    for name, tensor in weights.items():
         part, _, rest = name.partition(".")
         if part not in parts:
             raise DiffaugError(f"{folder / WEIGHTS}: unexpected weight {name!r}")
