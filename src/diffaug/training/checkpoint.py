@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from diffaug.distributed import world_size
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
+from diffaug.training.random_state import random_state, set_random_state
 
 _NAME = re.compile(r"stage(\d)-step(\d{7})$")
 _FORMAT_VERSION = 1
@@ -41,6 +42,7 @@ class Progress:
         stage1_end: how and when stage 1 ended, in words.
         metrics_bytes: the length of the metrics file at this point.
         scaler: the state of fp16's loss scaling.
+        fast_failed: the fast path failed its check in this stage, so that the plain one runs.
     """
 
     stage: int = 1
@@ -51,6 +53,7 @@ class Progress:
     stage1_end: str | None = None
     metrics_bytes: int = 0
     scaler: dict[str, Any] = field(default_factory=dict)
+    fast_failed: bool = False
 
 
 def save_checkpoint(
@@ -126,10 +129,7 @@ class Checkpoint:
             raise DiffaugError(
                 f"{self.folder} was written by {self.processes} process(es); resume it with as many, not {world_size()}"
             )
-        states = self._part(f"random.{dist.get_rank() if world_size() > 1 else 0}.")
-        torch.set_rng_state(states["cpu"])
-        if "cuda" in states and device.type == "cuda":
-            torch.cuda.set_rng_state(states["cuda"], device)
+        set_random_state(device, self._part(f"random.{dist.get_rank() if world_size() > 1 else 0}."))
 
     def _part(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): t for name, t in self._tensors.items() if name.startswith(prefix)}
@@ -137,9 +137,7 @@ class Checkpoint:
 
 def _gathered_random_states(device: torch.device) -> list[dict[str, Tensor]]:
     """The random states of all processes."""
-    own = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        own["cuda"] = torch.cuda.get_rng_state(device)
+    own = random_state(device)
     if world_size() == 1:
         return [own]
     gathered: list[dict[str, Tensor]] = [{} for _ in range(world_size())]

@@ -23,7 +23,8 @@ from diffaug.models.io.saved import model_weights
 from diffaug.training.callbacks import Callback, ViewCompatibility
 from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
 from diffaug.training.context import TrainingContext
-from diffaug.training.execution.executor import Executor, choose_executor
+from diffaug.training.execution.check import fast_path_difference
+from diffaug.training.execution.executor import Executor, fast_executor, plain_executor
 from diffaug.training.optimizer import build_optimizer, set_learning_rates, trainable
 from diffaug.training.prefetch import Prefetcher
 from diffaug.training.scoring import Scores
@@ -120,11 +121,14 @@ class Loop:
         method.begin(stage)
         device, accumulate = accelerator.device, recipe.loop.accumulate
         with_gradient = {name: p for name, p in method.named_parameters() if p.requires_grad}
-        executor = choose_executor(method, stage, context.precision, device, with_gradient, recipe.loop.fast)
+
+        def collate(index: int) -> StepBatch:
+            return method.collate(stage, {name: stream.batch(index) for name, stream in streams.items()})
+
+        executor = self._choose_executor(stage, with_gradient, collate)
 
         def prepare(index: int) -> StepBatch:
-            batches = {name: stream.batch(index) for name, stream in streams.items()}
-            return executor.prepare(method.collate(stage, batches))
+            return executor.prepare(collate(index))
 
         prefetcher = Prefetcher(prepare, stage.steps * accumulate) if device.type == "cuda" else None
         with (
@@ -156,6 +160,26 @@ class Loop:
                     raise TrainingInterrupted(self._stop.signal or signal.SIGTERM)
         for callback in self._callbacks:
             callback.on_stage_end(context, stage, names)
+
+    def _choose_executor(
+        self, stage: Stage, learning: dict[str, nn.Parameter], collate: Callable[[int], StepBatch]
+    ) -> Executor:
+        """The fast executor if there is one and, before the stage's first step, it has passed its check."""
+        context, progress, loop = self.context, self.context.progress, self.context.recipe.loop
+        method, precision, device = context.method, context.precision, context.accelerator.device
+        make = fast_executor(method, stage, precision, device, learning) if loop.fast else None
+        if progress.step == 0:  # a resumed stage goes on as it began
+            progress.fast_failed = False
+            difference = None
+            if make is not None and loop.check_fast:
+                difference = fast_path_difference(method, stage, collate(0), make, precision, learning)
+            (progress.fast_failed,) = any_process([difference is not None], device)
+            if progress.fast_failed:
+                context.tracker.say(
+                    f"stage {stage.number} runs on the plain path, because the fast path failed its check: "
+                    f"{difference or 'it differs in another process'}"
+                )
+        return plain_executor(method, stage, precision) if make is None or progress.fast_failed else make()
 
     def _step(
         self,
