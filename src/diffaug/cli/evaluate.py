@@ -48,8 +48,12 @@ def evaluate(
     triplets: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Your own triplets: accuracy.")] = None,
     retrieval: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Your own queries and documents, a file or BEIR folder: recall at k, MRR."),
+        typer.Option(metavar="PATH", help="Your own queries and documents, a file or BEIR folder: MRR, nDCG@10."),
     ] = None,
+    ignore_identical_ids: Annotated[
+        bool,
+        typer.Option("--ignore-identical-ids", help="In retrieval, leave out the document with the query's own id."),
+    ] = False,
     column: Columns = None,
     versus: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Compare with this model, on the same rows.", show_default=False)
@@ -83,6 +87,7 @@ def evaluate(
         pairs=_named(pairs),
         triplets=_named(triplets),
         retrieval=_named(retrieval),
+        ignore_identical_ids=ignore_identical_ids,
         columns=parse_columns(column),
         versus=versus,
         seed=seed,

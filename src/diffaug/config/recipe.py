@@ -226,6 +226,8 @@ class LoopSettings:
     Attributes:
         precision: `auto` is bf16 on a GPU that has it and fp32 elsewhere.
         fast: send rows through the encoder in the fastest way that fits model and machine; false: in the plain one.
+        check_fast: before each stage, compare loss and gradients of one batch in the fast and in the plain way, and run
+            the plain one if they differ; false: trust the fast one.
         accumulate: batches whose gradients are added up for one step; they share no negatives.
         clip: the largest gradient norm; null for none.
         adam_epsilon: what AdamW adds to the root of the second moment.
@@ -239,6 +241,7 @@ class LoopSettings:
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     fast: bool = True
+    check_fast: bool = True
     accumulate: int = 1
     clip: float | None = 1.0
     adam_epsilon: float = 1e-8

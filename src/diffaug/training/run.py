@@ -43,7 +43,7 @@ from diffaug.training.loop import Loop, stage_samplers
 from diffaug.training.precision import Precision
 from diffaug.training.preflight import claimed
 from diffaug.training.run_cache import RunCache
-from diffaug.training.scoring import Scorer, spearman
+from diffaug.training.scoring import Scorer, final_scores
 from diffaug.training.signals import be_patient, stop_on_signals
 from diffaug.training.trackers import check_trackers, tracked
 from diffaug.training.tracking import Tracker
@@ -193,11 +193,11 @@ def _train(
     best = Embedder.from_pretrained(folder / "best", device=accelerator.device)
     accelerator.wait_for_everyone()  # before the main process replaces it below
     scores, before = dict(best.provenance.scores), {}
-    if precision.half is not None and dev_pairs is not None:
-        scores["dev"] = spearman(best, dev_pairs)  # in 32 bits, as a user of the model will get it
-    if test_pairs is not None:
-        scores["test"] = spearman(best, test_pairs)
     scored = {name: pairs for name, pairs in (("dev", dev_pairs), ("test", test_pairs)) if pairs is not None}
+    # In 32 bits, as a user of the model will get it: what training has computed so is not computed again.
+    scores |= final_scores(best, {name: p for name, p in scored.items() if precision.half or name not in scores})
+    for name in scored.keys() - scores:
+        tracker.say(f"the {name} score is undefined: the model gives all pairs the same similarity")
     if stages and scored:  # without training there is no before and after
         before = (cache or RunCache()).untrained_scores(source, scored, accelerator.device)
     result = TrainResult(folder / "best", scores, before, context.progress.stage1_end, time.monotonic() - start)

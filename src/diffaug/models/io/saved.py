@@ -96,7 +96,8 @@ def load_model(
     except DiffaugError as error:
         raise DiffaugError(f"{folder / DESCRIPTION}: {error}") from error
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
-    for name, tensor in _read_weights(folder / WEIGHTS).items():
+    weights = _read_weights(folder / WEIGHTS)
+    for name, tensor in weights.items():
         part, _, rest = name.partition(".")
         if part not in parts:
             raise DiffaugError(f"{folder / WEIGHTS}: unexpected weight {name!r}")
