@@ -68,7 +68,7 @@ def _read(path: Path) -> str:
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DiffaugError(f"{path} cannot be read as JSON ({error})") from error
     if not isinstance(content, dict):
         raise DiffaugError(f"{path} is not the output of diffaug eval --json")

@@ -33,6 +33,9 @@ def train(
     ] = None,
     plugins: Plugins = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished run, or start it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Resume even if data, backbone or tokenizer have changed; it is recorded.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the summary.")] = False,
 ) -> None:
     """Train a model: stage 1, then stage 2; the best checkpoint is saved in OUT/best."""
@@ -49,7 +52,7 @@ def train(
     from diffaug.training.run import train as run
 
     try:
-        result = run(settings, out, resume=resume, quiet=quiet)
+        result = run(settings, out, resume=resume, force=force, quiet=quiet)
     except TrainingInterrupted as interrupted:
         typer.secho(str(interrupted), err=True)
         raise typer.Exit(128 + interrupted.signal) from None

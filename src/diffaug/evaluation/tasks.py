@@ -28,11 +28,12 @@ class Embeddings:
         """(sentences, width): the vectors as the model returned them."""
         return self._vectors[[self._row[sentence] for sentence in sentences]]
 
-    def unit(self, sentences: Iterable[str]) -> Floats:
+    def unit(self, sentences: Iterable[str], dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
         """(sentences, width): the vectors scaled to length 1; a zero vector stays zero."""
-        vectors = self(sentences).astype(np.float64)
+        vectors = self(sentences).astype(dtype, copy=False)  # a copy already
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.where(lengths == 0, 1, lengths)
+        vectors /= np.where(lengths == 0, 1, lengths)
+        return vectors
 
     def cosines(self, first: Iterable[str], second: Iterable[str]) -> Floats:
         """The cosine of each pair."""

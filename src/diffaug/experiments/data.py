@@ -24,6 +24,7 @@ from diffaug.experiments.paper import encoder_name
 from diffaug.experiments.results import AVERAGE, DEV, SEVEN
 from diffaug.experiments.spec import quoted
 from diffaug.files import atomic_file
+from diffaug.provenance import record_reads
 
 if TYPE_CHECKING:
     from diffaug.embedder import Embedder
@@ -213,9 +214,15 @@ class TaskFiles:
 
 @dataclass(frozen=True)
 class StsTasks:
-    """The test tasks of a grid, read once for any number of models."""
+    """The test tasks of a grid, read once for any number of models.
+
+    Attributes:
+        tasks: the tasks.
+        files: the SHA-256 of each file that was read.
+    """
 
     tasks: Sequence[StsTask]
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folders: Folders, own: Mapping[str, str] | None = None) -> StsTasks:
@@ -226,18 +233,19 @@ class StsTasks:
         """
         places = folder_list(folders)
         there = DataFolder(places)
-        found = [task for spec in STS if not spec.extra and (task := load_sts(spec, there)) is not None]
-        for name, source in (own or {}).items():
-            if name in (*SEVEN, AVERAGE, DEV):
-                raise DiffaugError(f"the task {name!r} needs another name: this one is taken")
-            found.append(StsTask(name, {"all": _scored_pairs(source)}))
+        with record_reads() as files:
+            found = [task for spec in STS if not spec.extra and (task := load_sts(spec, there)) is not None]
+            for name, source in (own or {}).items():
+                if name in (*SEVEN, AVERAGE, DEV):
+                    raise DiffaugError(f"the task {name!r} needs another name: this one is taken")
+                found.append(StsTask(name, {"all": _scored_pairs(source)}))
         if not found:
             where = f"is in {' and '.join(map(str, places))}" if places else "was given"
             raise DiffaugError(
                 f"no task to score models on: none of {', '.join(SEVEN)} {where}; see diffaug data get, or name files "
                 "of scored pairs under tasks in the specification of the grid"
             )
-        return cls(found)
+        return cls(found, files)
 
     def score(self, embedder: Embedder) -> tuple[dict[str, float], Similarities]:
         """Spearman x 100 of each task over all its pairs, their average, and the similarities behind them.
@@ -308,7 +316,7 @@ def _vocabulary(folder: Path) -> object:
     """The vocabulary in the file of a fast tokenizer; None if there is no such file."""
     try:
         return json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -41,6 +41,7 @@ class Orders:
         alone: one process per cell, which finds nothing loaded or trained: for measurements of time and memory.
         measure: what else is measured, as named in the specification.
         plugins: modules or .py files that every worker imports.
+        force: continue unfinished runs even if their inputs have changed.
     """
 
     grid: Path
@@ -50,6 +51,7 @@ class Orders:
     alone: bool = False
     measure: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
+    force: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from diffaug.config import read_settings
+from diffaug.config import parse_yaml, read_settings
 from diffaug.config.registry import load_plugins
 from diffaug.config.typed import build, nearest
 from diffaug.errors import DiffaugError
@@ -271,7 +270,7 @@ def column_value(value: Value, columns: ColumnSpec) -> tuple[str, str]:
     try:
         number = float(text.replace(",", ""))
     except ValueError:
-        plain = yaml.safe_load(text) if text else text
+        plain = parse_yaml(text, f"the column {text!r:.80}") if text else text
         return text, text if isinstance(plain, bool) or plain is None else quoted(text)
     if not math.isfinite(number) or (columns.minimum is not None and number < columns.minimum):
         least = "a finite number" if columns.minimum is None else f"at least {columns.minimum:g}"
@@ -284,11 +283,10 @@ def column_value(value: Value, columns: ColumnSpec) -> tuple[str, str]:
 
 def quoted(text: str) -> str:
     """Text such that YAML reads it as that text."""
-    try:
-        plain = yaml.safe_load(text)
-    except yaml.YAMLError:
-        plain = None
-    return text if plain == text else json.dumps(text)
+    with suppress(DiffaugError):
+        if parse_yaml(text, "") == text:
+            return text
+    return json.dumps(text)
 
 
 def _check(spec: GridSpec, path: Path) -> None:

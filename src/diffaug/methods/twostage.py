@@ -243,11 +243,14 @@ class TwoStage(Method):
             if unknown := [name for name in names if name not in roles]:
                 raise DiffaugError(f"stage2.{setting}: unknown role {unknown[0]!r}{nearest(unknown[0], roles)}")
         learning = [*self.stage2_learns(), *(["classifier"] if aux else [])]
-        return {
+        rates = {
             role: second.role_learning_rates.get(role, second.learning_rate)
             for role in learning
             if role not in second.frozen
         }
+        if not any(True for role in rates for _ in roles[role].parameters()):
+            raise DiffaugError(f"stage2.frozen leaves nothing to train; remove one of {', '.join(learning)} from it")
+        return rates
 
     def _steps(self, epochs: float, examples: Examples, batch_size: int) -> int:
         batches = max(1, len(examples) // min(batch_size, len(examples)))

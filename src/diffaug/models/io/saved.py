@@ -19,7 +19,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
-from diffaug.models.backbone import build_backbone, fill, load_tokenizer
+from diffaug.models.backbone import build_backbone, fill, load_tokenizer, loader
 from diffaug.models.config import SENTENCE_ENDS, VIEW_PARTS, ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.description import read_description
@@ -66,15 +66,13 @@ def save_model(
         raise DiffaugError(f"a '{encoder.backbone.config.model_type}' backbone with remote code cannot be saved")
     state = {name: tensor.cpu() for name, tensor in (weights or model_weights(encoder)).items()}
     with atomic_folder(folder, overwrite=overwrite) as temporary:
-        try:
-            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
-        except SafetensorError as error:  # for example a full disk
-            raise DiffaugError(f"{folder / WEIGHTS} cannot be written: {error}") from error
+        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
         tokenizer.save_pretrained(temporary)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
         write_st_files(temporary)
 
 
+@loader
 def load_model(
     folder: Path, *, allow_more_modules: bool = False
 ) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
@@ -98,7 +96,8 @@ def load_model(
     except DiffaugError as error:
         raise DiffaugError(f"{folder / DESCRIPTION}: {error}") from error
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
-    for name, tensor in _read_weights(folder / WEIGHTS).items():
+    weights = _read_weights(folder / WEIGHTS)
+    for name, tensor in weights.items():
         part, _, rest = name.partition(".")
         if part not in parts:
             raise DiffaugError(f"{folder / WEIGHTS}: unexpected weight {name!r}")
