@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffaug.cli.plugins import Plugins
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -89,6 +91,7 @@ def reproduce(
     draws: Draws = None,
     jobs: Jobs = 1,
     changes: Changes = None,
+    plugins: Plugins = None,
     budget: Budget = None,
     only: Only = None,
     columns: Columns = None,
@@ -113,7 +116,7 @@ def reproduce(
             raise typer.BadParameter(f"name it for diffaug reproduce {experiment}", param_hint=option)
     files = _Files(data, triplets, pairs, sentences, dev, target, generator)
     request = _Request(encoder, files, seeds, draws, changes, budget, only, columns)
-    _run(spec, request, out, _How(jobs, keep_models, reuse, force, dry_run, quiet))
+    _run(spec, request, out, _How(jobs, keep_models, reuse, force, dry_run, quiet, plugins))
 
 
 def grid(
@@ -125,6 +128,7 @@ def grid(
     draws: Draws = None,
     jobs: Jobs = 1,
     changes: Changes = None,
+    plugins: Plugins = None,
     budget: Budget = None,
     only: Only = None,
     columns: Columns = None,
@@ -145,7 +149,7 @@ def grid(
 
     files = _Files(data, triplets, pairs, sentences, dev, target, generator)
     request = _Request(encoder, files, seeds, draws, changes, budget, only, columns)
-    _run(load_spec(spec), request, out, _How(jobs, keep_models, reuse, force, dry_run, quiet))
+    _run(load_spec(spec), request, out, _How(jobs, keep_models, reuse, force, dry_run, quiet, plugins))
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,7 @@ class _How:
     force: bool
     dry_run: bool
     quiet: bool
+    plugins: list[str] | None
 
 
 def _run(spec: GridSpec, request: _Request, out: Path, how: _How) -> None:
@@ -240,6 +245,7 @@ def _run(spec: GridSpec, request: _Request, out: Path, how: _How) -> None:
             reuse=reuse,
             force=how.force,
             quiet=how.quiet,
+            plugins=(*spec.plugins, *(how.plugins or ())),
         )
     except GridInterrupted as interrupted:
         typer.secho(str(interrupted), err=True)

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from diffaug.config import RECIPES, DataSettings, Recipe, source_list
 from diffaug.data.read import read_nli_files, read_scored_pairs
+from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.folder import DataFolder, Folders, folder_list
+from diffaug.evaluation.own_data import PairsTask
 from diffaug.evaluation.protocol import STS
 from diffaug.evaluation.sts import StsTask, load_sts
+from diffaug.evaluation.tasks import registered_task
 from diffaug.experiments.paper import encoder_name
 from diffaug.experiments.results import AVERAGE, DEV, SEVEN
 from diffaug.experiments.spec import quoted
@@ -34,6 +37,7 @@ _SNLI = ("snli_1.0_train.jsonl", "snli_1.0_train.txt")
 _MULTINLI = ("multinli_1.0_train.jsonl", "multinli_1.0_train.txt")
 _SENTENCES = ("wiki1m.txt", "wiki1m_for_simcse.txt", "sentences.txt")
 _COMPRESSED = ("", ".xz", ".gz")
+_TASK = "task:"
 _DEV, _TARGET = "STSB.dev.tsv", "target.txt"
 # Encoders for which the recipe of DiffCSE names a generator.
 _WITH_GENERATOR = ("bert-base-uncased", "roberta-base", "embedded")
@@ -234,7 +238,7 @@ class StsTasks:
             for name, source in (own or {}).items():
                 if name in (*SEVEN, AVERAGE, DEV):
                     raise DiffaugError(f"the task {name!r} needs another name: this one is taken")
-                found.append(StsTask(name, {"all": read_scored_pairs(source)}))
+                found.append(StsTask(name, {"all": _scored_pairs(source)}))
         if not found:
             where = f"is in {' and '.join(map(str, places))}" if places else "was given"
             raise DiffaugError(
@@ -267,6 +271,16 @@ class StsTasks:
         """The gold scores, as `TASK/gold`."""
         parts = {task.name: [pairs.scores for pairs in task.subtasks.values()] for task in self.tasks}
         return {f"{name}/gold": np.concatenate(scores).astype(np.float32) for name, scores in parts.items()}
+
+
+def _scored_pairs(source: str) -> ScoredPairs:
+    """The pairs of a file, or of the registered task `task:NAME`."""
+    if not source.startswith(_TASK):
+        return read_scored_pairs(source)
+    task = registered_task(source.removeprefix(_TASK))
+    if not isinstance(task, PairsTask):
+        raise DiffaugError(f"{source} cannot be a task of a grid, which scores pairs; return a PairsTask for it")
+    return task.pairs
 
 
 def needs_labels(recipe: Recipe) -> bool:
@@ -302,7 +316,7 @@ def _vocabulary(folder: Path) -> object:
     """The vocabulary in the file of a fast tokenizer; None if there is no such file."""
     try:
         return json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

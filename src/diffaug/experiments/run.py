@@ -55,6 +55,7 @@ def run_grid(
     reuse: Reuse | None = None,
     force: bool = False,
     quiet: bool = False,
+    plugins: Sequence[str] = (),
 ) -> list[tuple[Cell, str]]:
     """Run what is left of a grid: unfinished and failed cells, then other seeds of the best settings.
 
@@ -68,6 +69,7 @@ def run_grid(
         reuse: finished cells of other grids, which are copied where they are the same.
         force: continue even if data or models have changed since runs were made from them.
         quiet: no output.
+        plugins: modules or .py files that every worker imports.
 
     Returns:
         The cells that failed this time, with their errors.
@@ -79,7 +81,8 @@ def run_grid(
     if jobs < 1:
         raise DiffaugError(f"the number of jobs must be at least 1, got {jobs}")
     alone = TIME in plan.spec.measure
-    orders = Orders(grid.folder, tasks, 1 if alone else jobs, keep_models, alone, tuple(plan.spec.measure), force)
+    measure = tuple(plan.spec.measure)
+    orders = Orders(grid.folder, tasks, 1 if alone else jobs, keep_models, alone, measure, tuple(plugins), force)
     with grid.locked(), stop_on_signals() as stop, LocalExecutor(orders, grid.folder / "workers.log", stop) as executor:
 
         def take_over(cell: Cell) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import statistics
 import textwrap
@@ -106,6 +107,21 @@ def to_dict(summary: Summary) -> dict[str, Any]:
 
 def parts(summary: Summary) -> Iterator[Part]:
     """The tables that the specification of a grid asks for, as far as there is something to show."""
+    for part in _parts(summary):
+        yield replace(part, caption=[*part.caption, *changed(summary)])
+
+
+def changed(summary: Summary) -> list[str]:
+    """What was changed with `--set`, below every table: it decides what is compared."""
+    changes = summary.info.get("changes") or ()
+    return (
+        [f"Changed for all rows: {' '.join(f'--set {shlex.quote(str(change))}' for change in changes)}"]
+        if changes
+        else []
+    )
+
+
+def _parts(summary: Summary) -> Iterator[Part]:
     for table in summary.spec.tables:
         if table == "scores":
             if summary.columns == ("",):

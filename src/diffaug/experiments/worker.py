@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
-from diffaug.config import Recipe, ViewSettings, load_recipe, recipe_from_dict
+from diffaug.config import Recipe, ViewSettings, load_recipe, read_settings, recipe_from_dict
+from diffaug.config.registry import load_plugins
 from diffaug.data.corpus import Corpus
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -62,6 +62,7 @@ class Worker:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
+        load_plugins(orders.plugins)
         self._cache = None if orders.alone else RunCache(orders.grid / SHARED)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // orders.jobs)))
@@ -188,7 +189,7 @@ def record_dropout_divergence(run: Path) -> None:
     lines = metrics.read_text("utf-8").splitlines() if metrics.exists() else []
     if any(_DROPOUT_DELTA in json.loads(line) for line in lines):
         return
-    recipe = recipe_from_dict(yaml.safe_load((run / "recipe.yaml").read_text("utf-8")), str(run / "recipe.yaml"))
+    recipe = recipe_from_dict(read_settings(run / "recipe.yaml"), str(run / "recipe.yaml"))
     found = json.dumps({"stage": 1, "step": 0, _DROPOUT_DELTA: dropout_divergence(recipe)})
     with atomic_file(metrics) as temporary:
         # First, since it belongs to step 0.
@@ -249,11 +250,13 @@ def _peak_gib() -> float:
 def _steps(metrics: Path) -> dict[str, int]:
     """The number of steps of each stage."""
     steps: dict[str, int] = {}
-    with metrics.open(encoding="utf-8") as lines:
-        for line in lines:
+    try:
+        for line in metrics.read_text("utf-8").splitlines():
             entry = json.loads(line)
             if entry["stage"]:  # a model that is not trained is scored at stage 0
                 steps[str(entry["stage"])] = max(entry["step"], steps.get(str(entry["stage"]), 0))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DiffaugError(f"{metrics} is damaged ({error}); remove the cell's folder to run it again") from error
     return steps
 
 

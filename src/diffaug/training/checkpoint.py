@@ -27,6 +27,7 @@ from diffaug.distributed import world_size
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
 from diffaug.provenance import checksum
+from diffaug.training.random_state import random_state, set_random_state
 
 _NAME = re.compile(r"stage(\d)-step(\d{7})$")
 # Version 1 had no checksums.
@@ -46,6 +47,7 @@ class Progress:
         stage1_end: how and when stage 1 ended, in words.
         metrics_bytes: the length of the metrics file at this point.
         scaler: the state of fp16's loss scaling.
+        fast_failed: the fast path failed its check in this stage, so that the plain one runs.
     """
 
     stage: int = 1
@@ -56,6 +58,7 @@ class Progress:
     stage1_end: str | None = None
     metrics_bytes: int = 0
     scaler: dict[str, Any] = field(default_factory=dict)
+    fast_failed: bool = False
 
 
 def save_checkpoint(
@@ -167,10 +170,7 @@ class Checkpoint:
                 f"{self.folder} was written by {self.processes} process(es); resume it with as many, not {world_size()}"
             )
         with self._damage():
-            states = self._part(f"random.{dist.get_rank() if world_size() > 1 else 0}.")
-            torch.set_rng_state(states["cpu"])
-            if "cuda" in states and device.type == "cuda":
-                torch.cuda.set_rng_state(states["cuda"], device)
+            set_random_state(device, self._part(f"random.{dist.get_rank() if world_size() > 1 else 0}."))
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
@@ -203,9 +203,7 @@ def _line(path: Path) -> str:
 
 def _gathered_random_states(device: torch.device) -> list[dict[str, Tensor]]:
     """The random states of all processes."""
-    own = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        own["cuda"] = torch.cuda.get_rng_state(device)
+    own = random_state(device)
     if world_size() == 1:
         return [own]
     gathered: list[dict[str, Tensor]] = [{} for _ in range(world_size())]

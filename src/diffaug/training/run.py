@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
+from diffaug.config.registry import load_plugins
 from diffaug.data.corpus import Corpus
 from diffaug.data.table import InMemoryRows, Source
 from diffaug.embedder import Embedder
@@ -38,11 +39,11 @@ from diffaug.training.callbacks import FirstStageCache
 from diffaug.training.checkpoint import last_checkpoint
 from diffaug.training.context import TrainingContext
 from diffaug.training.inputs import model_fingerprints, resumed_provenance
-from diffaug.training.loop import Loop, stage_streams
+from diffaug.training.loop import Loop, stage_samplers
 from diffaug.training.precision import Precision
 from diffaug.training.preflight import claimed
 from diffaug.training.run_cache import RunCache
-from diffaug.training.scoring import Scorer, spearman
+from diffaug.training.scoring import Scorer, final_scores
 from diffaug.training.signals import be_patient, stop_on_signals
 from diffaug.training.trackers import check_trackers, tracked
 from diffaug.training.tracking import Tracker
@@ -105,7 +106,10 @@ def train(
     start = time.monotonic()
     if isinstance(recipe, str):
         recipe = load_recipe(recipe)
-    elif not isinstance(recipe, Recipe):
+    elif isinstance(recipe, Recipe):
+        load_plugins(recipe.plugins)
+    else:
+        load_plugins(recipe.get("plugins"))
         recipe = recipe_from_dict(recipe)
     recipe, given = _with_data(recipe, {"nli": nli, "unlabelled": unlabelled, "dev": dev, "test": test})
     check_trackers(recipe.loop.trackers)
@@ -149,7 +153,7 @@ def _train(
     corpus = Corpus(recipe.data, method.collator, given, None if cache is None else cache.data)
     stages = method.stages(corpus)
     for stage in stages:  # fail now, not after stage 1, if there are too few examples for stage 2
-        stage_streams(recipe, stage, accelerator)
+        stage_samplers(recipe, stage, accelerator)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
     dev_pairs, test_pairs = corpus.dev(), corpus.test()
     scorer = Scorer(method, embedder, dev_pairs, corpus.positives(_PROBE_PAIRS), precision)
@@ -189,11 +193,11 @@ def _train(
     best = Embedder.from_pretrained(folder / "best", device=accelerator.device)
     accelerator.wait_for_everyone()  # before the main process replaces it below
     scores, before = dict(best.provenance.scores), {}
-    if precision.half is not None and dev_pairs is not None:
-        scores["dev"] = spearman(best, dev_pairs)  # in 32 bits, as a user of the model will get it
-    if test_pairs is not None:
-        scores["test"] = spearman(best, test_pairs)
     scored = {name: pairs for name, pairs in (("dev", dev_pairs), ("test", test_pairs)) if pairs is not None}
+    # In 32 bits, as a user of the model will get it: what training has computed so is not computed again.
+    scores |= final_scores(best, {name: p for name, p in scored.items() if precision.half or name not in scores})
+    for name in scored.keys() - scores:
+        tracker.say(f"the {name} score is undefined: the model gives all pairs the same similarity")
     if stages and scored:  # without training there is no before and after
         before = (cache or RunCache()).untrained_scores(source, scored, accelerator.device)
     result = TrainResult(folder / "best", scores, before, context.progress.stage1_end, time.monotonic() - start)

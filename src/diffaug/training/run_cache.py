@@ -16,7 +16,7 @@ from diffaug.embedder import Embedder
 from diffaug.methods.base import Method, Stage
 from diffaug.models.backbone import load_backbone
 from diffaug.models.io.fetch import backbone_fingerprints
-from diffaug.training.scoring import spearman
+from diffaug.training.scoring import final_scores
 from diffaug.training.stage_cache import CachedStage, first_stage_key
 
 
@@ -67,8 +67,7 @@ class RunCache:
         data = tuple((name, tuple(pairs)) for name, pairs in scored.items())
 
         def score() -> dict[str, float]:
-            plain = Embedder.from_pretrained(source, device=device)
-            return {name: spearman(plain, pairs) for name, pairs in scored.items()}
+            return final_scores(Embedder.from_pretrained(source, device=device), scored)
 
         return dict(self.data.once(("untrained", _files(source), data), score))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -92,9 +93,10 @@ class Tracker:
         return self._path.stat().st_size
 
     def log(self, stage: int, step: int, values: Mapping[str, float | int | str]) -> None:
-        """Keep some measurements."""
+        """Keep some measurements. Undefined ones (NaN) are left out: JSON has no such number."""
         if not self._main:
             return
+        values = {name: value for name, value in values.items() if isinstance(value, str) or math.isfinite(value)}
         self._note(stage, step)
         with write_errors(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"stage": stage, "step": step, **values}) + "\n")

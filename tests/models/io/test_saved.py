@@ -183,6 +183,25 @@ def test_unexpected_weights(copy: Path, key: str) -> None:
         Embedder.from_pretrained(copy)
 
 
+@pytest.mark.parametrize("key", ["backbone.embeddings.word_embeddings.weight", "head.0.0.weight"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite(copy: Path, key: str, value: float) -> None:
+    weights = load_file(copy / saved.WEIGHTS)
+    weights[key].view(-1)[3] = value
+    save_file(weights, copy / saved.WEIGHTS)
+    with pytest.raises(DiffaugError, match=rf"{saved.WEIGHTS}: the weights {key} are not finite"):
+        Embedder.from_pretrained(copy)
+
+
+def test_a_backbone_that_is_not_finite(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_bert, tmp_path / "bert")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.0.output.dense.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DiffaugError, match=r"encoder.layer.0.output.dense.bias are not finite"):
+        load_backbone(str(folder))
+
+
 def test_prefix_and_head_without_a_place_for_them(copy: Path) -> None:
     describe(copy, lambda d: d["model"].update(prefix=None))
     with pytest.raises(DiffaugError, match=r"unexpected prefix\.blocks"):
@@ -285,7 +304,7 @@ def test_missing_and_unknown_parts(copy: Path) -> None:
         Embedder.from_pretrained(copy)
 
 
-@pytest.mark.parametrize("name", ModelConfig.__dataclass_fields__)
+@pytest.mark.parametrize("name", ModelConfig().to_dict())
 def test_every_setting_is_needed(copy: Path, name: str) -> None:
     describe(copy, lambda d: d["model"].pop(name))
     with pytest.raises(DiffaugError, match=rf"diffaug\.json: missing model settings: {name}"):
