@@ -161,7 +161,10 @@ class Grid:
         """
         path = self.folder_of(cell) / RESULT
         try:
-            return Result.from_dict(json.loads(path.read_text("utf-8")))
+            result = Result.from_dict(json.loads(path.read_text("utf-8")))
+            if DEV not in result.scores:
+                raise ValueError(f"the score of {DEV} is missing")
+            return result
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -290,7 +293,10 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def _cell(values: dict[str, Any], folder: Path) -> Cell:
-    return Cell(**{**values, "changes": tuple(_here(change, folder) for change in values["changes"])})
+    cell = Cell(**{**values, "changes": tuple(_here(change, folder) for change in values["changes"])})
+    if not all(isinstance(text, str) for text in (cell.row, cell.column, cell.recipe, cell.group)):
+        raise TypeError("a cell has no valid row, column or recipe")
+    return cell
 
 
 def _here(change: str, folder: Path) -> str:

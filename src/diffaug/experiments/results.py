@@ -126,8 +126,12 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """Raises TypeError if a key is missing or unknown."""
-        return cls(**values)
+        """Raises TypeError if a key is missing or unknown, or a value is not what it should be."""
+        result = cls(**values)
+        numbers = [result.seconds, result.gib, *dict(result.scores).values()]
+        if not all(isinstance(number, (int, float)) for number in numbers) or not isinstance(result.machine, dict):
+            raise TypeError("a score, time or size is not a number")
+        return result
 
 
 @dataclass(frozen=True)
