@@ -239,7 +239,7 @@ class Comparison:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], first: float, second: float, confidence: float) -> Comparison:
         """Read what `to_dict` returned; it does not contain the scores of the models and the confidence."""
-        low, high, p_value = (math.nan if v is None else v for v in (*values["interval"], values["p_value"]))
+        low, high, p_value = map(from_json_number, (*values["interval"], values["p_value"]))
         return cls(values["name"], first, second, low, high, p_value, confidence)
 
 
@@ -269,3 +269,8 @@ def clean_numbers(value: Any) -> Any:
     if isinstance(value, float):
         return None if math.isnan(value) else round(value, 6)
     return value
+
+
+def from_json_number(value: float | None) -> float:
+    """A number of a JSON file, where None stands for NaN."""
+    return math.nan if value is None else value

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.evaluation.protocol import STS_PROTOCOL, TRANSFER
-from diffaug.evaluation.statistics import Floats, Statistic
+from diffaug.evaluation.statistics import Floats, Statistic, from_json_number
 
 Vectors = NDArray[np.float32]
 
@@ -81,11 +81,6 @@ class TaskResult:
         elif protocol in {task.protocol for task in TRANSFER}:
             group = "transfer"
         return cls(name, group, protocol, score, rows, None, _nan_for_none(details), low, high)
-
-
-def from_json_number(value: float | None) -> float:
-    """A number of a JSON file, where None stands for NaN."""
-    return float("nan") if value is None else value
 
 
 def _nan_for_none(values: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
+from diffaug.files import write_text
 from diffaug.progress import progress_bar
 from diffaug.report.data import Sentences, map_data, metric_data, pair_data, run_data
 from diffaug.report.embeddings import Projection
@@ -84,8 +84,7 @@ def build(
             "sentences": sentences.texts(),
         }
     )
-    with atomic_file(out) as temporary:
-        temporary.write_text(text, "utf-8")
+    write_text(out, text)
     return out
 
 
