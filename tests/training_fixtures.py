@@ -46,7 +46,7 @@ def labelled_pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_recipe(tiny_bert: Path, data_files: dict[str, str]) -> Callable[..., Recipe]:
     """A recipe of few steps for a setting (sup, semi or semi-aux); keywords change groups of settings."""
 
