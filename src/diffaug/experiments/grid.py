@@ -22,6 +22,7 @@ from diffaug.files import exclusive_lock, write_text
 from diffaug.version import __version__
 
 GRID, RESULT, SIMILARITIES, FAILURE = "grid.json", "result.json", "similarities.npz", "failure.txt"
+METRICS = "metrics.jsonl"
 TAKEN_OVER = "taken-over.txt"
 """In the folder of a cell that was copied from another grid: the folder it was copied from."""
 MADE = "data"
@@ -272,6 +273,25 @@ def write_result(folder: Path, result: Result) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Write plain values atomically."""
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_metrics(run: Path, *, unfinished: bool = False) -> Iterator[dict[str, Any]]:
+    """The lines of `metrics.jsonl` of a run, if there is one; while a run continues, the last may be incomplete.
+
+    Raises:
+        DiffaugError: a line is damaged.
+    """
+    path = run / METRICS
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = json.loads(line)
+            yield {**values, "stage": int(values["stage"]), "step": int(values["step"])}
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines) or not unfinished:
+                raise DiffaugError(
+                    f"{path}, line {number}: not a JSON object with stage and step: {line[:80]!r}"
+                ) from error
 
 
 def _cell(values: dict[str, Any], folder: Path) -> Cell:
