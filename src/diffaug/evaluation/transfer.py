@@ -13,7 +13,7 @@ from diffaug.errors import DiffaugError
 from diffaug.evaluation.classifier import Labels, fits, predict_on_folds, predict_on_test
 from diffaug.evaluation.folder import DataFolder, check_rows, one_spaced
 from diffaug.evaluation.protocol import TransferSpec
-from diffaug.evaluation.statistics import F1, Mean
+from diffaug.evaluation.statistics import Mean, f1
 from diffaug.evaluation.tasks import Embeddings, TaskResult, Vectors
 from diffaug.progress import progress_bar
 
@@ -72,7 +72,7 @@ class TransferTask:
         accuracy = Mean(labels == predicted)
         details = {"accuracy": accuracy.value()}
         if self.train.second is not None:
-            details["f1"] = F1(labels, predicted).value()
+            details["f1"] = f1(labels, predicted)
         return TaskResult(self.name, "transfer", self.protocol, accuracy.value(), len(labels), accuracy, details)
 
 
