@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffaug.cli.plugins import Plugins
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -55,6 +57,7 @@ class Options:
     changes: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Change a setting of all runs: stage2.steps=100 ...")
     ] = None
+    plugins: Plugins = None
     budget: Annotated[
         str | None,
         typer.Option(
@@ -86,6 +89,10 @@ class Options:
         list[Path] | None,
         typer.Option(metavar="DIR", help="Take finished runs that are the same over from this grid; repeatable."),
     ] = None
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Continue or take over even if data or models have changed; the tables say so."),
+    ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, and do nothing.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the table alone.")] = False
 
@@ -168,7 +175,7 @@ def _run(spec: GridSpec, options: Options) -> None:
         )
         plan = make_plan(spec, asked)
         rows = {cell.row for cell in plan.cells} & plan.rows
-        reuse = Reuse(options.reuse, plan, out, tasks) if options.reuse else None
+        reuse = Reuse(options.reuse, plan, out, tasks, force=options.force) if options.reuse else None
         folder = Grid.begin(out, asked.request(spec.name), plan.about, plan.cells, write=not options.dry_run)
         if options.dry_run:
             for line in [*listing(folder, plan.more, rows, reuse), *(f"{note}." for note in plan.notes)]:
@@ -184,7 +191,9 @@ def _run(spec: GridSpec, options: Options) -> None:
             rows=rows,
             keep_models=options.keep_models,
             reuse=reuse,
+            force=options.force,
             quiet=options.quiet,
+            plugins=(*spec.plugins, *(options.plugins or ())),
         )
     except GridInterrupted as interrupted:
         typer.secho(str(interrupted), err=True)

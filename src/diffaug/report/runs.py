@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
+from diffaug.config import read_settings
 from diffaug.errors import DiffaugError
 from diffaug.experiments.grid import FAILURE, GRID, read_metrics
 from diffaug.experiments.results import Cell, Result
@@ -18,8 +17,6 @@ from diffaug.experiments.results import Cell, Result
 State = Literal["finished", "unfinished", "failed", "waiting"]
 
 RECIPE, SUMMARY = "recipe.yaml", "summary.json"
-# The C loader is ten times faster, which matters with a hundred runs.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Subfolders of a run, which contain no other runs.
 _INNER = {"best", "checkpoints", "tables", "figures"}
 
@@ -116,12 +113,10 @@ def _recipe(path: Path) -> dict[str, Any]:
     """The settings as written in the file, without validation, so that recipes of older versions can be shown."""
     if not path.is_file():
         return {}
-    try:
-        values = yaml.load(path.read_text("utf-8"), _LOADER)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DiffaugError(f"{path} is not valid YAML: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(values, dict):
-        raise DiffaugError(f"{path} contains no settings")
+    values = read_settings(path)
+    for name in ("model", "data", "stage1", "stage2"):
+        if not isinstance(values.get(name), (dict, type(None))):
+            raise DiffaugError(f"{path}: {name} must be a group of settings, not {values[name]!r:.80}")
     return values
 
 
@@ -130,7 +125,7 @@ def _json(path: Path) -> dict[str, Any] | None:
         return None
     try:
         values = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DiffaugError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise DiffaugError(f"{path} contains no summary")
