@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from diffaug.cli.embed import Trust
+from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 
 
@@ -35,6 +36,7 @@ def push(
         Path | None, typer.Option(metavar="FILE", help="Your own card, instead of the generated one.")
     ] = None,
     message: Annotated[str | None, typer.Option(help="The commit message.")] = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Push a model to the hub, with a card made from its recipe and scores."""

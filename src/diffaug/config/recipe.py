@@ -14,12 +14,15 @@ from typing import Any, Literal
 
 import yaml
 
+from diffaug.config.registry import load_plugins
 from diffaug.config.safe_yaml import parse_yaml
 from diffaug.config.typed import build, hint_at, is_text, nearest
 from diffaug.config.values import check_values
 from diffaug.errors import DiffaugError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+Option = bool | int | float | str
+"""A setting of a plugin's own."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,17 @@ class ViewSettings:
 
     Attributes:
         kind: `dropout` alone; a learned module a view: `prefix`, `adapter` or `lora`; `cutoff`: ConSERT's changes of
-            the embedding layer's output; `synonym`: a word of the second view is exchanged.
+            the embedding layer's output; `synonym`: a word of the second view is exchanged; or that of a plugin.
         same: one learned module for both views.
         length: vectors of a prefix.
         dropout: on them while they learn.
         bottleneck: inner width of an adapter, rank of LoRA.
         scale: of LoRA's update.
         first, second: ConSERT's changes of each view and their rates, as in {feature_cutoff: 0.2}.
+        options: the settings of a plugin's views.
     """
 
-    kind: Literal["dropout", "prefix", "adapter", "lora", "cutoff", "synonym"] = "dropout"
+    kind: str = "dropout"
     same: bool = False
     length: int = 8
     dropout: float = 0.1
@@ -76,6 +80,7 @@ class ViewSettings:
     scale: float = 1.0
     first: dict[str, float] = field(default_factory=dict)
     second: dict[str, float] = field(default_factory=dict)
+    options: dict[str, Option] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,8 @@ class Stage2Settings:
         frozen: roles that do not learn.
         schedule: what the learning rate does behind the warm-up: `linear` decay to zero, or `constant`.
         dropout: the backbone's.
+        loss: the contrastive loss: `info_nce`, `nt_xent`, or that of a plugin; null: that of the method.
+        loss_options: the settings of a plugin's loss.
         temperature: of the contrastive loss.
         weight: of the contrastive loss (for a flow: of its bits per dimension).
         denoise: subtract what the template alone says.
@@ -167,6 +174,8 @@ class Stage2Settings:
     warmup: float = 0.0
     weight_decay: float = 0.0
     dropout: bool = True
+    loss: str | None = None
+    loss_options: dict[str, Option] = field(default_factory=dict)
     temperature: float = 0.05
     weight: float = 1.0
     denoise: bool = True
@@ -217,6 +226,8 @@ class LoopSettings:
     Attributes:
         precision: `auto` is bf16 on a GPU that has it and fp32 elsewhere.
         fast: send rows through the encoder in the fastest way that fits model and machine; false: in the plain one.
+        check_fast: before each stage, compare loss and gradients of one batch in the fast and in the plain way, and run
+            the plain one if they differ; false: trust the fast one.
         accumulate: batches whose gradients are added up for one step; they share no negatives.
         clip: the largest gradient norm; null for none.
         adam_epsilon: what AdamW adds to the root of the second moment.
@@ -230,6 +241,7 @@ class LoopSettings:
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     fast: bool = True
+    check_fast: bool = True
     accumulate: int = 1
     clip: float | None = 1.0
     adam_epsilon: float = 1e-8
@@ -263,10 +275,20 @@ class ReleasedBehaviour:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole run. A stage that is null is left out."""
+    """A whole run. A stage that is null is left out.
+
+    Attributes:
+        name: of the recipe.
+        method: one that comes with the package, or that of a plugin.
+        plugins: modules that register methods, views, losses or tasks: names of modules, or .py files relative to the
+            recipe's file. They are imported when the recipe is read.
+        options: the settings of a plugin's method.
+    """
 
     name: str
     method: str
+    plugins: list[str] = field(default_factory=list)
+    options: dict[str, Option] = field(default_factory=dict)
     seed: int = 42
     model: ModelSettings = field(default_factory=ModelSettings)
     views: ViewSettings = field(default_factory=ViewSettings)
@@ -314,7 +336,7 @@ def recipe_path(name_or_path: str, beside: Path = Path()) -> Path:
     raise DiffaugError(f"there is no recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}")
 
 
-def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str, changes: Iterable[str] = (), plugins: Iterable[str] = ()) -> Recipe:
     """Read a recipe by name or from a YAML file.
 
     Two keys belong to the file and not to the settings. `extends: NAME` starts from another recipe, by its name or by
@@ -327,12 +349,15 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
         name_or_path: one of `recipe_names()`, or the path of a .yaml file.
         changes: `key=value` strings such as `stage1.steps=auto`; values are read as YAML, except text, which needs no
             quotes. They go above all.
+        plugins: modules or .py files to import in addition to those of the recipe; they are added to its `plugins`.
 
     Raises:
         DiffaugError: the file cannot be read, a key or value does not fit, or a change is below a section that is null.
     """
     path = recipe_path(name_or_path)
     values = _read(path)
+    if plugins := list(plugins):
+        values["plugins"] = [*values.get("plugins", []), *load_plugins(plugins)]
     changes = [changes] if isinstance(changes, str) else list(changes)
     parsed = [_parse(change) for change in changes]
     backbones = values.pop("backbones", {})
@@ -348,6 +373,8 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
     changed = copy.deepcopy(values)
     for keys, value in parsed:
         _set(changed, keys, value)
+        if keys == ["plugins"]:
+            changed["plugins"] = load_plugins(value)
     try:
         return recipe_from_dict(changed, source=str(path))
     except DiffaugError:
@@ -360,7 +387,7 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
 
 
 def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
-    """A recipe from plain values: every key, type and range checked."""
+    """A recipe from plain values: every key, type and range checked. Its plugins must have been loaded."""
     recipe: Recipe = build(Recipe, values, source)
     check_values(recipe.to_dict(), source)
     return recipe
@@ -399,12 +426,17 @@ def _text(path: Path) -> str:
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a file, on top of those of the recipe it extends."""
     values = read_settings(path)
+    if "plugins" in values:
+        values["plugins"] = load_plugins(values["plugins"], path.parent)
     if "extends" not in values:
         return values
     if path.resolve() in seen:
         raise DiffaugError(f"{path} extends itself")
     base = recipe_path(str(values.pop("extends")), path.parent)
-    return _merged(_read(base, (*seen, path.resolve())), values)
+    below = _read(base, (*seen, path.resolve()))
+    if isinstance(below.get("plugins"), list) and isinstance(values.get("plugins"), list):
+        values["plugins"] = list(dict.fromkeys([*below["plugins"], *values["plugins"]]))
+    return _merged(below, values)
 
 
 def _merged(below: Mapping[str, Any], above: Any) -> dict[str, Any]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from diffaug.config.registry import LOSSES, METHODS, VIEWS
 from diffaug.config.typed import nearest
 from diffaug.errors import DiffaugError
-
-METHODS = ("consert", "diffaug", "diffcse", "flow", "promptbert", "sbert", "simcse", "untrained")
-"""The methods of `diffaug.methods`, by name; importing them here would import torch."""
 
 _AT_LEAST = {
     "seed": 0,
@@ -65,11 +63,13 @@ def check_values(recipe: Mapping[str, Any], source: str) -> None:
     """Check a recipe's values, of which keys and types are in order; ``source`` is named in errors.
 
     Raises:
-        DiffaugError: an unknown method, a number out of its range, a list without sources, or columns of a source that
-            does not exist.
+        DiffaugError: an unknown method, kind of views or loss, a number out of its range, a list without sources, or
+            columns of a source that does not exist.
     """
-    if recipe["method"] not in METHODS:
-        raise DiffaugError(f"{source}: unknown method {recipe['method']!r:.80}{nearest(recipe['method'], METHODS)}")
+    METHODS.check(recipe["method"], f"{source}: ")
+    VIEWS.check(recipe["views"]["kind"], f"{source}: ")
+    if recipe["stage2"] is not None and recipe["stage2"]["loss"] is not None:
+        LOSSES.check(recipe["stage2"]["loss"], f"{source}: ")
     for key, least in _AT_LEAST.items():
         _check(recipe, key, source, lambda number, least=least: number >= least, f"at least {least}")
     for key, most in _AT_MOST.items():

@@ -3,7 +3,8 @@
 Supported formats:
 
 - a BEIR folder (``corpus.jsonl``, ``queries.jsonl``, ``qrels/test.tsv``)
-- a JSON file with the keys ``queries``, ``corpus`` and ``relevant``
+- a JSON file with the keys ``queries``, ``corpus`` and ``relevant``, which maps a query to a list of documents or to
+  grades by document
 - a table (.csv, .tsv, .jsonl, .parquet) with the columns ``query`` and ``document`` and one row per relevant pair;
   all documents together are the corpus
 - such rows, or a data set, passed in Python
@@ -36,15 +37,20 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class RetrievalData:
-    """Queries, corpus, and for each query the indices of its relevant documents, at least one.
+    """Queries, corpus, and the relevant documents of each query.
 
     Attributes:
+        queries: the text of each query.
+        corpus: the text of each document, by descending id: trec_eval, and so mteb, breaks ties in this order.
+        relevant: for each query its relevant documents, at least one: index in the corpus and grade, above 0.
+        same_id: for each query, the index of the document with the query's own id, if there is one.
         left_out: number of skipped queries without a relevant document.
     """
 
     queries: list[str]
     corpus: list[str]
-    relevant: list[list[int]]
+    relevant: list[dict[int, int]]
+    same_id: list[int | None]
     left_out: int = 0
 
 
@@ -82,10 +88,23 @@ def _from_mapping(content: Any, name: str) -> RetrievalData:
         raise DiffaugError(f"{name}: retrieval data needs queries, corpus and relevant; missing: {lacks}")
     queries, corpus = (_texts(content[key], key, name) for key in KEYS[:2])
     relevant = content["relevant"]
-    if not isinstance(relevant, Mapping) or not all(isinstance(ids, (list, tuple, set)) for ids in relevant.values()):
+    if not isinstance(relevant, Mapping):
         raise DiffaugError(f"{name}: relevant must map the id of a query to a list of ids of documents")
-    judgements = {str(query): [str(document) for document in ids] for query, ids in relevant.items()}
+    judgements = {str(query): _grades(documents, name) for query, documents in relevant.items()}
     return _assemble(queries, corpus, judgements, name)
+
+
+def _grades(documents: Any, name: str) -> dict[str, int]:
+    """Grades by document: given so, or 1 for each document of a list."""
+    wrong = (
+        f"{name}: relevant must map the id of a query to a list of ids of documents, or to integer grades by document"
+    )
+    if not isinstance(documents, (Mapping, list, tuple, set)):
+        raise DiffaugError(wrong)
+    grades = dict(documents) if isinstance(documents, Mapping) else dict.fromkeys(map(str, documents), 1)
+    if not all(isinstance(grade, int) for grade in grades.values()):
+        raise DiffaugError(wrong)
+    return {str(document): grade for document, grade in grades.items() if grade > 0}
 
 
 def _texts(content: Any, key: str, name: str) -> dict[str, str]:
@@ -102,7 +121,7 @@ def _from_beir(folder: Path) -> RetrievalData:
     judged = next((path for path in candidates if path.is_file()), None)
     if judged is None:
         raise DiffaugError(f"{folder} has no qrels/test.tsv with the relevance judgements")
-    judgements: dict[str, list[str]] = {}
+    judgements: dict[str, dict[str, int]] = {}
     for number, line in read_lines(judged):
         cells = line.split("\t")
         if number == 1 and cells[-1].strip() == "score":
@@ -110,7 +129,7 @@ def _from_beir(folder: Path) -> RetrievalData:
         if len(cells) != 3 or _INTEGER.fullmatch(cells[2].strip()) is None:
             raise DiffaugError(f"{judged}, line {number}: expected query-id, corpus-id and an integer")
         if int(cells[2]) > 0:
-            judgements.setdefault(cells[0], []).append(cells[1])
+            judgements.setdefault(cells[0], {})[cells[1]] = int(cells[2])
     # BEIR's queries.jsonl has the queries of all splits; keep those of this split.
     return _assemble({i: text for i, text in queries.items() if i in judgements}, corpus, judgements, str(judged))
 
@@ -131,7 +150,7 @@ def _rows(path: Path) -> Iterable[tuple[str, str, str]]:
 
 
 def _from_table(source: Source, columns: Columns | None) -> RetrievalData:
-    judgements: dict[str, list[str]] = {}
+    judgements: dict[str, dict[str, int]] = {}
     table = open_table(source, Reporter("error"))
     names = table.names
     if names is None and table.may_have_header:
@@ -143,7 +162,7 @@ def _from_table(source: Source, columns: Columns | None) -> RetrievalData:
         pair = [cells[at] if at < len(cells) else None for at in (query, document)]
         if not all(isinstance(cell, str) and cell.strip() for cell in pair):
             raise DiffaugError(f"{table.name}, {table.unit} {number}: the query or the document is missing")
-        judgements.setdefault(str(pair[0]), []).append(str(pair[1]))
+        judgements.setdefault(str(pair[0]), {})[str(pair[1])] = 1
     documents = {text: text for relevant in judgements.values() for text in relevant}
     return _assemble({text: text for text in judgements}, documents, judgements, table.name)
 
@@ -166,10 +185,9 @@ def _column_index(role: str, names: Sequence[str], columns: Columns, table: str)
 
 
 def _assemble(
-    queries: dict[str, str], corpus: dict[str, str], judgements: Mapping[str, Iterable[str]], name: str
+    queries: dict[str, str], corpus: dict[str, str], relevant: Mapping[str, Mapping[str, int]], name: str
 ) -> RetrievalData:
-    index = {document: i for i, document in enumerate(corpus)}
-    relevant = {query: list(dict.fromkeys(documents)) for query, documents in judgements.items()}
+    index = {document: i for i, document in enumerate(sorted(corpus, reverse=True))}
     for query, documents in relevant.items():
         if query not in queries:
             raise DiffaugError(f"{name}: a relevance judgement refers to the unknown query {query!r:.60}")
@@ -180,7 +198,8 @@ def _assemble(
         raise DiffaugError(f"{name}: no query has a relevant document")
     return RetrievalData(
         [queries[query] for query in kept],
-        list(corpus.values()),
-        [[index[document] for document in relevant[query]] for query in kept],
+        [corpus[document] for document in index],
+        [{index[document]: grade for document, grade in relevant[query].items()} for query in kept],
+        [index.get(query) for query in kept],
         left_out=len(queries) - len(kept),
     )

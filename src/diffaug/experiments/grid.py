@@ -142,6 +142,13 @@ class Grid:
             self._write()
         return new
 
+    def add_note(self, note: str) -> None:
+        """Add a sentence, without its full stop, to those below the tables."""
+        notes = self.about.setdefault("notes", [])
+        if note not in notes:
+            notes.append(note)
+            self._write()
+
     def folder_of(self, cell: Cell) -> Path:
         """The run folder of a cell."""
         return self.folder / "cells" / cell.name
@@ -223,7 +230,7 @@ class Grid:
             # Another process may have continued the grid, or replaced it, since it was read.
             found = Grid.open(self.folder)
             found._check_same(self)
-            self.first, self.more = found.first, found.more
+            self.about, self.first, self.more = found.about, found.first, found.more
             yield
 
     @staticmethod

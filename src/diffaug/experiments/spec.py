@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from diffaug.config import parse_yaml, read_settings
+from diffaug.config.registry import load_plugins
 from diffaug.config.typed import build, nearest
 from diffaug.errors import DiffaugError
 
@@ -161,9 +162,11 @@ class GridSpec:
         rows: of the tables.
         name: names the files of tables and figures; by default the name of the specification's file.
         columns: null: every row has one cell.
+        plugins: modules or .py files, relative to this file, with methods, views, losses and tasks of your own.
         encoder: the backbone of all rows; null: that of each recipe.
         data: of all rows.
-        tasks: files of scored pairs by the name of the task, scored in addition to the STS tasks in the data folders.
+        tasks: files of scored pairs by the name of the task, scored in addition to the STS tasks in the data folders;
+            `task:NAME` is a registered task with scored pairs.
         seeds: number of seeds.
         draws: number of draws of the labels, where only a part of them is used.
         budget: which settings rows may try: name or file.
@@ -185,6 +188,7 @@ class GridSpec:
     rows: list[RowSpec]
     name: str = ""
     columns: ColumnSpec | None = None
+    plugins: list[str] = field(default_factory=list)
     encoder: str | None = None
     data: DataSpec = field(default_factory=DataSpec)
     tasks: dict[str, str] = field(default_factory=dict)
@@ -231,13 +235,13 @@ def paper_spec(name: str) -> GridSpec:
 
 
 def load_spec(path: Path) -> GridSpec:
-    """Read a specification.
+    """Read a specification and import its plugins.
 
     Raises:
         DiffaugError: the file cannot be read, a key or value does not fit, or two rows have the same name.
     """
     spec: GridSpec = build(GridSpec, read_settings(path), str(path))
-    spec = replace(spec, name=spec.name or path.stem)
+    spec = replace(spec, name=spec.name or path.stem, plugins=load_plugins(spec.plugins, path.parent))
     _check(spec, path)
     return spec
 

@@ -15,6 +15,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from diffaug.config import source_list
+from diffaug.config.registry import plugin_names
 from diffaug.data.table import HUB_PREFIX, IN_MEMORY, SAMPLE_PREFIX, hub_parts
 from diffaug.errors import DiffaugError
 from diffaug.hub.citations import PAPERS
@@ -116,6 +117,8 @@ def public_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
             data[key] = [_without_folder(one) for one in source]
     if isinstance(backbone := model.get("backbone"), str) and not _is_hub_name(backbone):
         model["backbone"] = Path(backbone).name
+    if "plugins" in shown:
+        shown["plugins"] = plugin_names(shown["plugins"])
     return shown
 
 

@@ -198,15 +198,22 @@ def _more_layers(model: PreTrainedModel, unexpected: Any) -> list[str]:
 
 
 def check_finite(weights: Mapping[str, Tensor], source: str) -> None:
-    """Check that no weight is NaN or infinite.
+    """Check that no weight is NaN or infinite: every vector would be NaN.
 
     Raises:
         DiffaugError: one is.
     """
     for name, tensor in weights.items():
-        # A sum is fast, and not finite if one of its terms is not.
-        if tensor.is_floating_point() and not tensor.sum().isfinite() and not tensor.isfinite().all():
-            raise DiffaugError(f"{source}: the weight {name} has NaN or infinite values; the model is unusable")
+        # A sum takes one pass and no memory, and is not finite if one of its terms is not.
+        if (
+            tensor.is_floating_point()
+            and not tensor.sum(dtype=torch.float32).isfinite()
+            and not tensor.isfinite().all()
+        ):
+            raise DiffaugError(
+                f"{source}: the weight {name} has NaN or infinite values; the file is damaged, or the training that "
+                "wrote it diverged"
+            )
 
 
 def _names(keys: Any) -> list[str]:
