@@ -178,8 +178,8 @@ def _column_index(role: str, names: Sequence[str], columns: Columns, table: str)
     index = next((plain.index(name) for name in ROLES[role] if name in plain), None)
     if index is None:
         raise DiffaugError(
-            f"{table}: retrieval needs the columns query and document, found: {', '.join(map(printable, names))}; choose "
-            "them with columns= or --column query=NAME"
+            f"{table}: retrieval needs the columns query and document, found: "
+            f"{', '.join(map(printable, names))}; choose them with columns= or --column query=NAME"
         )
     return index
 
