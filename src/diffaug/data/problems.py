@@ -121,6 +121,11 @@ def raise_problem(problem: Problem) -> None:
     raise DiffaugError(str(problem))
 
 
+def printable(name: str) -> str:
+    """A name from user data as it is, or its repr if it has line breaks or other control characters."""
+    return name if name.isprintable() else repr(name)
+
+
 def quoted(value: object, width: int = 40) -> str:
     """The repr of a value from user data, shortened and safe to print on any terminal."""
     text = repr(value)
