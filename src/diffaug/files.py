@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from diffaug.errors import DiffaugError
 _RETIRED = ".old"
 # Names made by `_create_unique`, and those of replaced folders.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.[^.]+)?")
+# Files with the weights of a model.
+_WEIGHTS = {".safetensors", ".bin", ".onnx"}
 # Errors of file systems that have no locks.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -26,11 +28,12 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder; when the block succeeds, flush it to disk and rename it to ``target``.
 
-    If several processes replace the same folder at the same time, the last one wins.
+    If several processes replace the same folder at the same time, the last one wins. Links are followed.
 
     Raises:
         DiffaugError: ``target`` exists and ``overwrite`` is off, or it cannot be written.
     """
+    target = _resolved(target)
     exists = f"{target} exists already; choose another path or allow it to be overwritten"
     if target.exists() and not overwrite:
         raise DiffaugError(exists)
@@ -64,6 +67,7 @@ def restore(target: Path) -> None:
 
     No other process may be writing to the parent folder.
     """
+    target = _resolved(target)
     if target.exists() or not target.parent.is_dir():
         return
     for path in target.parent.iterdir():
@@ -84,7 +88,16 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def atomic_file(target: Path) -> Iterator[Path]:
-    """Yield a temporary path; when the block succeeds, flush the file to disk and rename it to ``target``."""
+    """Yield a temporary path; when the block succeeds, flush the file to disk and rename it to ``target``.
+
+    Links are followed: the link stays, and the file that it names is replaced.
+
+    Raises:
+        DiffaugError: ``target`` cannot be written, or is a device, a pipe or a folder.
+    """
+    target = _resolved(target)
+    if target.exists() and not target.is_file():
+        raise DiffaugError(f"{target} is a {_kind(target)}, not a file; choose another path")
     with _write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Keep the suffix: some writers choose the format by it.
@@ -101,6 +114,52 @@ def atomic_file(target: Path) -> Iterator[Path]:
             flush(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_output(target: Path, inputs: Iterable[str | Path | None] = ()) -> None:
+    """Check that a command may write a file or folder. Every command that writes calls this before it computes.
+
+    Args:
+        target: what is to be written; it may exist.
+        inputs: files and folders that the command reads; names that are no paths, and None, are ignored.
+
+    Raises:
+        DiffaugError: ``target`` is one of the inputs (also through a link), contains one, or is a file in one; it is a
+            device; it is in the folder of a model; or it cannot be written.
+    """
+    resolved = _resolved(target)
+    for read in inputs:
+        source = None if read is None else Path(read).expanduser()
+        if source is None or not source.exists():
+            continue
+        source = _resolved(source)
+        # A hard link is the same file under another name.
+        same = resolved.exists() and resolved.samefile(source)
+        if same or resolved in source.parents or (source in resolved.parents and resolved.is_file()):
+            raise DiffaugError(f"{target} would overwrite {read}, which the command reads; choose another path")
+    if resolved.exists() and not (resolved.is_file() or resolved.is_dir()):
+        raise DiffaugError(f"{target} is a {_kind(resolved)}, not a file; choose another path")
+    if (model := next((folder for folder in resolved.parents if _is_model(folder)), None)) is not None:
+        raise DiffaugError(f"{target} is in {model}, the folder of a model; choose a path outside of it")
+    existing = next(path for path in (resolved, *resolved.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        raise DiffaugError(f"{target} cannot be written: there is no permission to write to {existing}")
+
+
+def _is_model(folder: Path) -> bool:
+    if (folder / "diffaug.json").is_file():
+        return True
+    described = any((folder / name).is_file() for name in ("config.json", "modules.json"))
+    return described and any(path.suffix in _WEIGHTS for path in folder.iterdir())
+
+
+def _resolved(path: Path) -> Path:
+    """The absolute path without links. ``Path.resolve`` raises for a link that leads to itself."""
+    return Path(os.path.realpath(path.expanduser()))
+
+
+def _kind(path: Path) -> str:
+    return "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
+from diffaug.files import atomic_file, check_output
 from diffaug.progress import progress_bar
 from diffaug.report.data import Sentences, map_data, metric_data, pair_data, run_data
 from diffaug.report.embeddings import Projection
@@ -51,6 +51,8 @@ def build(
     folder, out = Path(folder), Path(out)
     if out.is_dir():
         raise DiffaugError(f"{out} is a folder; name the file to write, as in {out / 'report.html'}")
+    # An earlier page in the folder may be replaced, a file of a run may not.
+    check_output(out, (path for path in folder.rglob("*") if path.suffix != ".html" and path.is_file()))
     grids, single_runs = _collect(folder)
     runs = [run for grid in grids for run in grid.runs] + single_runs
     models = _mapped(runs, maps) if projection is not None else {}

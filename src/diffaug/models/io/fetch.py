@@ -25,14 +25,14 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
     """Return a local folder, downloading the model from the hub if necessary.
 
     Args:
-        source: a path, or a name on the hub.
+        source: a path, a name on the hub, or ``embedded``.
         revision: branch, tag or commit on the hub.
         files: patterns of the files to download.
 
     Raises:
         DiffaugError: the model was not found; the message says where it was searched.
     """
-    path = Path(source).expanduser()
+    path = Path(model_source(source)).expanduser()
     if path.is_dir():
         return path
     if path.exists():
