@@ -121,6 +121,16 @@ def test_queries_without_a_relevant_document_are_counted() -> None:
         ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"2": ["a"]}}, "refers to the unknown query '2'"),
         ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": []}}, "no query has a relevant document"),
         ({"queries": ["x"], "corpus": {"a": "y"}, "relevant": {}}, "queries must map an id to a text"),
+        ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": ["a"]}, "relevant must map the id of a query to"),
+        (
+            {"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": "a"}},
+            "must map '1' to a list of ids, got 'a'",
+        ),
+        ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": 3}}, "must map '1' to a list of ids, got 3"),
+        (
+            {"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": {"a": 0}}},
+            "no query has a relevant document",
+        ),
     ],
 )
 def test_bad_retrieval_data_is_explained(content: dict[str, object], message: str) -> None:
@@ -136,9 +146,24 @@ def test_bad_retrieval_files_are_explained(tmp_path: Path) -> None:
     (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\nnonsense\n')
     with pytest.raises(DiffaugError, match=r"queries\.jsonl, line 2"):
         read_retrieval(folder)
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "title": ["x"], "text": "y"}\n')
+    with pytest.raises(DiffaugError, match=r"corpus\.jsonl, line 1: title is not text: \['x'\]"):
+        read_retrieval(folder)
     (folder / "corpus.jsonl").unlink()
     with pytest.raises(DiffaugError, match=r"corpus\.jsonl does not exist"):
         read_retrieval(folder)
     (tmp_path / "pairs.csv").write_text("first,second\na,b\n")
     with pytest.raises(DiffaugError, match="needs the columns query and document, found: first, second"):
         read_retrieval(tmp_path / "pairs.csv")
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_beir_files_must_be_utf8(tmp_path: Path, name: str) -> None:
+    folder = write_beir(tmp_path / "beir")
+    with (folder / name).open("ab") as file:
+        file.write("café\n".encode("latin-1"))
+    with pytest.raises(DiffaugError, match=rf"{name}, line \d+: byte 4 \(0xe9\) is not UTF-8"):
+        read_retrieval(folder)
+    (tmp_path / "x.json").write_bytes(b'{"queries": {"1": "caf\xe9"}}')
+    with pytest.raises(DiffaugError, match=r"x\.json cannot be read as JSON"):
+        read_retrieval(tmp_path / "x.json")

@@ -73,6 +73,8 @@ def check(source: Source, columns: Columns | None = None, kind: Kind | None = No
     with_problems = f", {len(problems):,} with problems" if problems else ""
     report.add("rows", f"{len(data):,} usable{skipped}{with_problems}")
     use = _describe(data, report, str(source))
+    if reporter.notes:
+        report.add("note", *reporter.notes)
     _add_problems(report, problems)
     if len(problems) > len(data):
         use = ["unusable: most rows have problems, so the file probably has another format"]

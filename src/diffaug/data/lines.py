@@ -44,7 +44,7 @@ def read_lines(
         stream: read this instead, for example standard input; ``path`` is then used in messages only.
 
     Raises:
-        DiffaugError: the file cannot be read, is truncated, or is UTF-16.
+        DiffaugError: the file cannot be read, is truncated, is UTF-16, or has carriage returns instead of line ends.
     """
     compression = path.suffix.lower() if stream is None and path.suffix.lower() in COMPRESSIONS else ""
     number = 0
@@ -54,6 +54,11 @@ def read_lines(
                 if number == 1 and encoding == "utf-8":
                     _check_first_line(raw, path, compression)
                     raw = raw.removeprefix(_BOM)
+                    if not raw.endswith(b"\n") and b"\r" in raw.rstrip(b"\r\n"):
+                        raise DiffaugError(
+                            f"{path} ends its lines with carriage returns only, as old Macintosh files do; convert it "
+                            "(tr '\\r' '\\n')"
+                        )
                 try:
                     text = raw.decode(encoding)
                 except UnicodeDecodeError as error:

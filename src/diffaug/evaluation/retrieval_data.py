@@ -68,7 +68,7 @@ def read_retrieval(source: Source | Mapping[str, Any], columns: Columns | None =
     if path.suffix == ".json":
         try:
             content = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DiffaugError(f"{path} cannot be read as JSON: {error}") from error
         return _from_mapping(content, str(path))
     return _from_table(path, columns)
@@ -79,8 +79,19 @@ def _from_mapping(content: Any, name: str) -> RetrievalData:
         lacks = ", ".join(missing) if isinstance(content, Mapping) else "everything"
         raise DiffaugError(f"{name}: retrieval data needs queries, corpus and relevant; missing: {lacks}")
     queries, corpus = (_texts(content[key], key, name) for key in KEYS[:2])
-    judgements = {str(query): [str(d) for d in documents] for query, documents in content["relevant"].items()}
+    if not isinstance(content["relevant"], Mapping):
+        raise DiffaugError(f"{name}: relevant must map the id of a query to the ids of its documents")
+    judgements = {str(query): _relevant(given, query, name) for query, given in content["relevant"].items()}
     return _assemble(queries, corpus, judgements, name)
+
+
+def _relevant(documents: Any, query: object, name: str) -> list[str]:
+    """The documents of a query: a list of ids, or a mapping from ids to grades, of which 0 is not relevant."""
+    if isinstance(documents, Mapping):
+        documents = [document for document, grade in documents.items() if grade]
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        raise DiffaugError(f"{name}: relevant must map {query!r:.60} to a list of ids, got {documents!r:.60}")
+    return [str(document) for document in documents]
 
 
 def _texts(content: Any, key: str, name: str) -> dict[str, str]:
@@ -91,10 +102,8 @@ def _texts(content: Any, key: str, name: str) -> dict[str, str]:
 
 
 def _from_beir(folder: Path) -> RetrievalData:
-    corpus = {
-        i: " ".join(filter(None, (row.get("title"), row.get("text")))) for i, row in _rows(folder / "corpus.jsonl")
-    }
-    queries = {i: str(row.get("text", "")) for i, row in _rows(folder / "queries.jsonl")}
+    corpus = {i: " ".join(filter(None, texts)) for i, texts in _rows(folder / "corpus.jsonl", ("title", "text"))}
+    queries = {i: text for i, (text,) in _rows(folder / "queries.jsonl", ("text",))}
     candidates = [folder / "qrels" / "test.tsv", folder / "qrels.tsv", folder / "test.tsv"]
     judged = next((path for path in candidates if path.is_file()), None)
     if judged is None:
@@ -112,7 +121,8 @@ def _from_beir(folder: Path) -> RetrievalData:
     return _assemble({i: text for i, text in queries.items() if i in judgements}, corpus, judgements, str(judged))
 
 
-def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+def _rows(path: Path, keys: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
+    """The id of each row, and the texts under these keys, empty where there are none."""
     if not path.is_file():
         raise DiffaugError(
             f"{path} does not exist; a retrieval folder has corpus.jsonl, queries.jsonl and qrels/test.tsv"
@@ -120,7 +130,10 @@ def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     for number, row in json_values(read_lines(path), str(path), raise_problem):
         if not isinstance(row, dict) or "_id" not in row:
             raise DiffaugError(f"{path}, line {number}: expected a JSON object with an _id")
-        yield str(row["_id"]), row
+        texts = [row.get(key) or "" for key in keys]
+        if wrong := [key for key, text in zip(keys, texts, strict=True) if not isinstance(text, str)]:
+            raise DiffaugError(f"{path}, line {number}: {wrong[0]} is not text: {row[wrong[0]]!r:.60}")
+        yield str(row["_id"]), texts
 
 
 def _from_table(source: Source, columns: Columns | None) -> RetrievalData:
