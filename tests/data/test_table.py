@@ -13,10 +13,9 @@ from pathlib import Path
 
 import datasets
 import huggingface_hub
-import pyarrow.parquet
 import pytest
 
-from diffaug.data.problems import Problem
+from diffaug.data.problems import Problem, raise_problem
 from diffaug.data.read import read_labelled_pairs, read_scored_pairs, read_sentences, read_triplets
 from diffaug.data.table import hub_parts, open_table, pin_revision
 from diffaug.errors import DiffaugError
@@ -304,18 +303,31 @@ def test_invalid_hub_sources(source: str) -> None:
         read_sentences(source)
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.txt.gz"])
-def test_a_file_of_carriage_returns_is_an_error(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    content = b"sentence\rOne.\rTwo.\r"
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(DiffaugError, match=r"ends its lines with carriage returns only.*convert it"):
-        read_sentences(path)
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.txt.gz"])
+def test_carriage_returns_as_line_ends_are_refused(name: str, tmp_path: Path) -> None:
+    content = b'{"a": "b"}\r{"a": "c"}\r' if ".jsonl" in name else b"One.\rTwo.\r"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DiffaugError, match="has carriage returns as line ends"):
+        list(open_table(tmp_path / name, raise_problem).rows)
 
 
-def test_dates_out_of_range_are_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    dates = pyarrow.array([0, 2**61], pyarrow.timestamp("us"))
-    pyarrow.parquet.write_table(pyarrow.table({"sentence": ["One.", "Two."], "created": dates}), path)
-    with pytest.raises(DiffaugError, match=r"a\.parquet cannot be read after row 0: .*; remove the column"):
-        read_sentences(path)
+def test_a_carriage_return_within_a_line_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"One\rtwo.\nThree.\r\n")
+    assert [cells for _, cells in open_table(tmp_path / "a.txt", raise_problem).rows] == [("One\rtwo.",), ("Three.",)]
+
+
+@pytest.mark.parametrize("kind", ["date32", "timestamp"])
+def test_parquet_dates_out_of_range(kind: str, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    days, times = pyarrow.array([2**31 - 1], pyarrow.int32()), pyarrow.array([2**62], pyarrow.timestamp("ms"))
+    dates = days.cast(pyarrow.date32()) if kind == "date32" else times
+    pyarrow.parquet.write_table(pyarrow.table({"sentence": ["a"], "when": dates}), tmp_path / "a.parquet")
+    with pytest.raises(DiffaugError, match="is damaged after row 0"):
+        list(open_table(tmp_path / "a.parquet", raise_problem).rows)
+
+
+def test_a_name_that_is_too_long() -> None:
+    with pytest.raises(DiffaugError, match="File name too long"):
+        open_table("a" * 300 + ".txt", raise_problem)

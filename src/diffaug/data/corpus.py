@@ -29,6 +29,7 @@ from diffaug.data.sampling import Examples, draw
 from diffaug.data.table import HUB_PREFIX, IN_MEMORY, InMemoryRows, pin_revision
 from diffaug.data.tokens import TokenColumn
 from diffaug.errors import DiffaugError
+from diffaug.provenance import record_reads
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Corpus:
         revisions: the commits to read of data sets on the hub; see `revisions`.
 
     Attributes:
+        files: for each setting that was read, the SHA-256 of its sources, by their names.
         revisions: for each source on the hub that was read, the same source with its commit.
     """
 
@@ -71,6 +73,7 @@ class Corpus:
         self._settings = settings
         self._collator = collator
         self._in_memory = in_memory or {}
+        self.files: dict[str, dict[str, str]] = {}
         self._cache = cache or DataCache()
         self.revisions = dict(revisions or {})
         self._trained_on: set[str] = set()
@@ -233,7 +236,13 @@ class Corpus:
         key = self._key(name)
         # The name is part of the key: data.dev and data.test read different splits of the same file.
         how = (name, self._label_key())
-        return self._cache.once(None if key is None else (how, key), lambda: read(sources, columns, on_bad))
+
+        def recorded() -> tuple[Data, dict[str, str]]:
+            with record_reads() as files:
+                return read(sources, columns, on_bad), files
+
+        data, self.files[name] = self._cache.once(None if key is None else (how, key), recorded)
+        return data
 
     def _key(self, name: str) -> Hashable | None:
         return file_key(self._sources(name), self._settings.columns.get(name), self._settings.on_bad)
@@ -249,6 +258,7 @@ class Corpus:
         """Examples from the data of a setting, or from the cache."""
         self._trained_on.add(name)
         key = self._key(name)
+        _ = self.nli if name == "nli" else self._unlabelled  # even if the examples are cached: `files` needs it
         if key is None:
             return self._log_truncation(name, make())
         part = (*self._drawn(), self._settings.nli_classes) if name == "nli" else None

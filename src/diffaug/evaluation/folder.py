@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffaug.data.lines import read_lines
-from diffaug.data.public.download import checksum
 from diffaug.data.public.store import recorded_checksum
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.protocol import CHECKSUMS
+from diffaug.provenance import record_reads
 
 # The deepest known layout, if the parent of SentEval is given: SentEval/data/downstream/STS/STS12-en-test/.
 _DEPTH = 6
@@ -63,9 +63,10 @@ class DataFolder:
 
     def lines(self, path: Path, encoding: str = "utf-8") -> list[str]:
         """The lines of a file, whose checksum is recorded."""
-        lines = [text for _, text in read_lines(path, encoding=encoding)]
+        with record_reads() as reads:
+            lines = [text for _, text in read_lines(path, encoding=encoding)]
         if path not in self.files:
-            self.files[path] = found = checksum(path)
+            self.files[path] = found = reads[str(path)]
             if (recorded := recorded_checksum(path)) not in (None, found):
                 raise DiffaugError(
                     f"{path} has changed since it was downloaded (SHA-256 {found[:12]}... instead of "
