@@ -19,7 +19,7 @@ from diffaug.inference.onnx_runner import is_onnx_export, load_onnx
 from diffaug.inference.runner import Runner, TorchRunner, Vectors, run_parallel
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
-from diffaug.models.io.fetch import EMBEDDED_MODEL, find_folder
+from diffaug.models.io.fetch import find_folder
 from diffaug.models.io.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
 from diffaug.models.io.saved import is_saved_model, load_model, save_model
 from diffaug.progress import progress_bar
@@ -86,7 +86,7 @@ class Embedder:
 
         Args:
             name_or_path: a folder saved by diffaug, sentence-transformers or transformers, an ONNX export, or a name
-                on the hub; default: the small encoder included in the package.
+                on the hub; default: ``embedded``, the small encoder included in the package.
             pooling: pooling of a plain transformers model, which does not define it (default ``mean``, or ``mask``
                 with a template).
             template: template of a plain transformers model, with ``{}`` and ``[MASK]``.
@@ -99,7 +99,7 @@ class Embedder:
         Raises:
             DiffaugError: the model cannot be loaded completely; the message gives the reason.
         """
-        source = str(EMBEDDED_MODEL if name_or_path is None else name_or_path)
+        source = "embedded" if name_or_path is None else str(name_or_path)
         folder = find_folder(source, revision)
         if (folder / "recipe.yaml").is_file() and is_saved_model(folder / "best"):
             raise DiffaugError(f"{source} is the folder of a run; load its model: {Path(source) / 'best'}")
@@ -247,6 +247,9 @@ class Embedder:
             corpus: sentences, or their vectors from an earlier `encode`, which are not normalised again.
             queries: one query or several.
             k: number of results; fewer are returned if the corpus is smaller.
+
+        Raises:
+            DiffaugError: ``k`` or the shape of the vectors is wrong, or a vector is not finite.
         """
         if k < 1:
             raise DiffaugError(f"k must be at least 1, got {k}")
@@ -363,6 +366,11 @@ class Embedder:
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
             for query, scores in zip(block, block @ documents.T, strict=True):
+                if len(bad := np.flatnonzero(~np.isfinite(scores))):
+                    raise DiffaugError(
+                        f"{len(bad):,} of {len(documents):,} similarities to the query are NaN or infinite, the first "
+                        f"to entry {bad[0]} of the corpus; the vectors are damaged, or their model has diverged"
+                    )
                 candidates = np.arange(len(documents))
                 if k < len(documents):
                     # Rounding in a matrix product depends on the position, so equal documents may differ slightly.

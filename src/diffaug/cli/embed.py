@@ -12,7 +12,7 @@ import typer
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
+from diffaug.files import atomic_file, check_output
 
 if TYPE_CHECKING:
     from diffaug.embedder import Embedder, Vectors
@@ -22,7 +22,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="A diffaug, sentence-transformers or transformers folder, or a hub name; default: the embedded encoder.",
+        help="A diffaug, sentence-transformers or transformers folder, or a hub name; default: embedded, the small "
+        "encoder included in the package.",
         show_default=False,
     ),
 ]
@@ -65,6 +66,8 @@ def encode(
     """Encode each line of a text file, including empty lines, or each row of a table."""
     if str(out) != "-" and out.suffix not in {".npy", ".parquet", ".jsonl"}:
         raise DiffaugError(f"--out must end in .npy, .parquet or .jsonl, got {out}")
+    if str(out) != "-":
+        check_output(out, [sentences, model])
     if out.suffix == ".parquet":
         _pyarrow()
     several = None if devices is None else [name.strip() for name in devices.split(",") if name.strip()]

@@ -71,6 +71,7 @@ class Reporter:
     Attributes:
         bad: counts of bad rows.
         skipped: counts of harmless rows, which are never passed to ``on_bad``.
+        notes: what else the user should know about the source.
     """
 
     def __init__(self, on_bad: OnBad) -> None:
@@ -78,6 +79,7 @@ class Reporter:
             raise DiffaugError(f"on_bad must be 'error', 'skip' or a function, got {on_bad!r}")
         self.bad = ProblemCount()
         self.skipped = ProblemCount()
+        self.notes: list[str] = []
         self._on_bad = on_bad
 
     def __call__(self, problem: Problem) -> None:
@@ -92,6 +94,12 @@ class Reporter:
         self.bad(problem)
         if callable(self._on_bad):
             self._on_bad(problem)
+
+    def note(self, source: str, text: str) -> None:
+        """Store a note, and log it unless the caller looks at problems itself."""
+        self.notes.append(text)
+        if not callable(self._on_bad):
+            logger.warning("%s: %s", source, text)
 
     def finish(self, source: str, used: int) -> None:
         """Log what was skipped, after the last row.

@@ -31,6 +31,8 @@ from diffaug.provenance import device_name, record_reads, versions
 PathLike = str | os.PathLike[str]
 Retrieval = Source | Mapping[str, Any]
 HUB = "hub"
+# The name, for a comparison, of the backbone that a model was trained from.
+BEFORE = "before"
 # The column roles of each kind of own data.
 _OWN_ROLES = {"pairs": ROLES[Kind.SCORED_PAIRS], "triplets": ROLES[Kind.TRIPLETS], "retrieval": RETRIEVAL_ROLES}
 _AVERAGED = {"sts": STS_PROTOCOL, "transfer": "logreg"}
@@ -79,7 +81,7 @@ def evaluate(
         columns: the columns of your own data, for example ``{"score": "rating"}``; in a file without header a number,
             from 1. Pairs have ``sentence1``, ``sentence2`` and ``score``; triplets ``anchor``, ``positive`` and
             ``negative``; a retrieval table ``query`` and ``document``. Default: recognised by names and values.
-        versus: another model, compared on the same rows.
+        versus: another model, compared on the same rows; ``"before"`` is the backbone that the model was trained from.
         seed: seed of the bootstrap and of cross-validation.
         resamples: number of bootstrap resamples; 0 turns intervals and tests off.
         confidence: confidence of the intervals.
@@ -121,6 +123,7 @@ def evaluate(
     }
     settings = EvaluationSettings(seed, resamples, confidence)
     evaluated = EvaluatedModel(model, **options)
+    other = None if versus is None else EvaluatedModel(evaluated.backbone() if versus == BEFORE else versus, **options)
     result = EvaluationResult(
         **vars(loaded.score(evaluated, settings)),
         missing=loaded.missing,
@@ -131,8 +134,8 @@ def evaluate(
         versions=versions(),
         device="" if evaluated.embedder is None else device_name(evaluated.embedder.device),
     )
-    if versus is not None:
-        result.versus = loaded.score(EvaluatedModel(versus, **options), settings)
+    if other is not None:
+        result.versus = loaded.score(other, settings)
         result.comparisons = _compare(result, result.versus, confidence)
     return result
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from diffaug.errors import DiffaugError
 from diffaug.experiments.grid import SIMILARITIES
-from diffaug.files import write_text
+from diffaug.files import check_output, write_text
 from diffaug.progress import progress_bar
 from diffaug.report.data import Sentences, map_data, metric_data, pair_data, run_data
 from diffaug.report.embeddings import Projection
@@ -53,6 +53,8 @@ def build(
     folder, out = Path(folder), Path(out)
     if out.is_dir():
         raise DiffaugError(f"{out} is a folder; name the file to write, as in {out / 'report.html'}")
+    # An earlier page in the folder may be replaced, a file of a run may not.
+    check_output(out, (path for path in folder.rglob("*") if path.suffix != ".html" and path.is_file()))
     try:
         text = _page(folder, projection, maps, pairs, device)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
