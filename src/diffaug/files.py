@@ -110,6 +110,12 @@ def atomic_file(target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(target: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_file(target) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
 @contextmanager
 def exclusive_lock(path: Path, busy: str | None = None) -> Iterator[None]:
     """Hold a lock file while the block runs, and delete it afterwards.

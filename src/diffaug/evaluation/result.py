@@ -11,9 +11,9 @@ from typing import Any
 
 from diffaug.evaluation.evaluated_model import ModelInfo
 from diffaug.evaluation.geometry import Geometry
-from diffaug.evaluation.statistics import Comparison, clean_numbers
-from diffaug.evaluation.tasks import TaskResult, from_json_number
-from diffaug.files import atomic_file
+from diffaug.evaluation.statistics import Comparison, clean_numbers, from_json_number
+from diffaug.evaluation.tasks import TaskResult
+from diffaug.files import write_text
 from diffaug.provenance import RunProvenance
 from diffaug.version import __version__
 
@@ -211,11 +211,11 @@ class EvaluationResult(ModelScores):
 
     def save_json(self, path: str | os.PathLike[str]) -> None:
         """Write `to_dict` to a file, atomically."""
-        _write(path, json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
+        write_text(Path(path), json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
 
     def save_markdown(self, path: str | os.PathLike[str]) -> None:
         """Write `to_markdown` to a file, atomically."""
-        _write(path, self.to_markdown())
+        write_text(Path(path), self.to_markdown())
 
     def to_markdown(self) -> str:
         """Tables in Markdown."""
@@ -225,8 +225,3 @@ class EvaluationResult(ModelScores):
 
     def __str__(self) -> str:
         return self.to_markdown()
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    with atomic_file(Path(path)) as temporary:
-        temporary.write_text(text, "utf-8")
