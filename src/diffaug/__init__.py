@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from diffaug.embedder import Embedder as Embedder
     from diffaug.errors import DiffaugError as DiffaugError
     from diffaug.evaluation import evaluate as evaluate
+    from diffaug.inference.index import Index as Index
+    from diffaug.inference.stored import StoredVectors as StoredVectors
     from diffaug.training.run import train as train
 
-__all__ = ["DiffaugError", "Embedder", "evaluate", "load_recipe", "train"]
+__all__ = ["DiffaugError", "Embedder", "Index", "StoredVectors", "evaluate", "load_recipe", "train"]
 
 _HOMES = {
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
+    "Index": "diffaug.inference.index",
+    "StoredVectors": "diffaug.inference.stored",
     "evaluate": "diffaug.evaluation",
     "load_recipe": "diffaug.config",
     "train": "diffaug.training.run",

@@ -34,13 +34,13 @@ def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     exists = f"{target} exists already; choose another path or allow it to be overwritten"
     if target.exists() and not overwrite:
         raise DiffaugError(exists)
-    with _write_errors(target):
+    with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _create_unique(target.parent, f".{target.name}.", "", Path.mkdir)
     retired = temporary.with_name(temporary.name + _RETIRED)
     mode = stat.S_IMODE(temporary.stat().st_mode)  # the mode of any new folder here
     try:
-        with _write_errors(target):
+        with write_errors(target):
             yield temporary
             for path in (*temporary.rglob("*"), temporary):
                 path.chmod(mode if path.is_dir() else mode & 0o666)
@@ -85,7 +85,7 @@ def sweep(folder: Path) -> None:
 @contextmanager
 def atomic_file(target: Path) -> Iterator[Path]:
     """Yield a temporary path; when the block succeeds, flush the file to disk and rename it to ``target``."""
-    with _write_errors(target):
+    with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Keep the suffix: some writers choose the format by it.
         temporary = _create_unique(
@@ -93,7 +93,7 @@ def atomic_file(target: Path) -> Iterator[Path]:
         )
     mode = stat.S_IMODE(temporary.stat().st_mode)  # the mode of any new file here
     try:
-        with _write_errors(target):
+        with write_errors(target):
             yield temporary
             flush(temporary)
             temporary.chmod(mode)
@@ -145,7 +145,8 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def _write_errors(target: Path) -> Iterator[None]:
+def write_errors(target: Path) -> Iterator[None]:
+    """Raise a `DiffaugError` for every error of the system while ``target`` is written."""
     try:
         yield
     except OSError as error:
