@@ -46,7 +46,7 @@ def test_inputs_and_environment_are_told_apart() -> None:
     inputs, environment = BEFORE.changed(now)
     assert inputs == [
         "data.dev was 1 files, is 2",
-        f"data.nli (x/b.csv) was {'2' * 12}, is {'9' * 12}",
+        f"data.nli (b.csv) was {'2' * 12}, is {'9' * 12}",
         f"tokenizer was {'5' * 12}, is {'8' * 12}",
     ]
     assert environment == ["torch was 2.6.0, is 2.7.0", "device was cpu, is H200"]

@@ -9,22 +9,60 @@ from diffaug.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from diffaug.config import load_recipe as load_recipe
+    from diffaug.config.registry import load_plugin as load_plugin
+    from diffaug.config.registry import register_loss as register_loss
+    from diffaug.config.registry import register_method as register_method
+    from diffaug.config.registry import register_task as register_task
+    from diffaug.config.registry import register_views as register_views
     from diffaug.embedder import Embedder as Embedder
     from diffaug.errors import DiffaugError as DiffaugError
     from diffaug.evaluation import evaluate as evaluate
+    from diffaug.evaluation.tasks import TaskResult as TaskResult
     from diffaug.inference.index import Index as Index
     from diffaug.inference.stored import StoredVectors as StoredVectors
+    from diffaug.methods.base import Method as Method
+    from diffaug.methods.twostage import TwoStage as TwoStage
+    from diffaug.models.views.base import Views as Views
+    from diffaug.models.views.text import TextViews as TextViews
     from diffaug.training.run import train as train
 
-__all__ = ["DiffaugError", "Embedder", "Index", "StoredVectors", "evaluate", "load_recipe", "train"]
+__all__ = [
+    "DiffaugError",
+    "Embedder",
+    "Index",
+    "Method",
+    "StoredVectors",
+    "TaskResult",
+    "TextViews",
+    "TwoStage",
+    "Views",
+    "evaluate",
+    "load_plugin",
+    "load_recipe",
+    "register_loss",
+    "register_method",
+    "register_task",
+    "register_views",
+    "train",
+]
 
 _HOMES = {
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
     "Index": "diffaug.inference.index",
     "StoredVectors": "diffaug.inference.stored",
+    "Method": "diffaug.methods.base",
+    "TaskResult": "diffaug.evaluation.tasks",
+    "TextViews": "diffaug.models.views.text",
+    "TwoStage": "diffaug.methods.twostage",
+    "Views": "diffaug.models.views.base",
     "evaluate": "diffaug.evaluation",
+    "load_plugin": "diffaug.config.registry",
     "load_recipe": "diffaug.config",
+    "register_loss": "diffaug.config.registry",
+    "register_method": "diffaug.config.registry",
+    "register_task": "diffaug.config.registry",
+    "register_views": "diffaug.config.registry",
     "train": "diffaug.training.run",
 }
 

@@ -120,7 +120,7 @@ class RunProvenance:
                 continue
             for name, old, new in zip(after, before.values(), after.values(), strict=True):
                 if old != new:
-                    inputs.append(f"data.{role} ({name}) was {_short(old)}, is {_short(new)}")
+                    inputs.append(f"data.{role} ({Path(name).name}) was {_short(old)}, is {_short(new)}")
         inputs += _differences(self.models, now.models)
         environment = _differences(self.versions, now.versions)
         if self.device and now.device and self.device != now.device:

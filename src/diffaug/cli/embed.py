@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from diffaug.cli.columns import Columns, parse_columns
+from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def encode(
         int | None,
         typer.Option(help="Encode in this many processes, on all GPUs or on --devices in turn.", show_default=False),
     ] = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Encode each line of text files, including empty lines, or each row of tables.
@@ -129,6 +131,7 @@ def similarity(
     second: Annotated[str, typer.Argument(help="Another sentence.")],
     model: Model = None,
     device: Device = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Print the cosine similarity of two sentences."""
@@ -163,6 +166,7 @@ def search(
     on_bad: OnBad = "error",
     model: Model = None,
     device: Device = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Find the sentences that are most similar to each query.

@@ -12,6 +12,7 @@ import typer
 
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.embed import Device, Keep, Model, OnBad, Trust, load_embedder
+from diffaug.cli.plugins import Plugins
 
 if TYPE_CHECKING:
     from diffaug.inference.index import Index
@@ -40,6 +41,7 @@ def build(
     overwrite: Annotated[bool, typer.Option(help="Replace an index in that folder.")] = False,
     model: Model = None,
     device: Device = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Build an index. Above 100,000 rows, search is approximate; its measured recall is printed."""
@@ -59,6 +61,7 @@ def add(
     on_bad: OnBad = "error",
     model: Model = None,
     device: Device = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Add documents to an index without building it again."""

@@ -55,6 +55,10 @@ def read_lines(
                 if number == 1 and encoding == "utf-8":
                     _check_first_line(raw, path, compression)
                     raw = raw.removeprefix(_BOM)
+                if number == 1 and not raw.endswith(b"\n") and b"\r" in raw.rstrip(b"\r"):
+                    raise DiffaugError(
+                        f"{path} has carriage returns as line ends; convert it first (tr '\\r' '\\n' < FILE > NEW)"
+                    )
                 try:
                     text = raw.decode(encoding)
                 except UnicodeDecodeError as error:

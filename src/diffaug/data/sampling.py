@@ -89,7 +89,7 @@ class Batch:
     labels: list[int] | None = None
 
 
-class Stream:
+class BatchSampler:
     """Batches of examples in random order, epoch after epoch.
 
     The order depends on the seed and the step only. A resumed run continues with the right batch, and each process of a

@@ -238,11 +238,15 @@ def _with_label_names(dataset: Any) -> Iterator[dict[str, object]]:
 
 def _format(path: Path) -> tuple[str, str]:
     """The suffix of the format, and words about the compression (empty if there is none)."""
+    try:
+        exists = path.exists()
+    except OSError as error:  # for example a name that is too long
+        raise DiffaugError(f"{str(path)[:100]} cannot be read: {error.strerror}") from error
     if path.is_dir():
         inside = sorted(entry.name for entry in path.iterdir() if entry.is_file())
         listing = f" (it contains {', '.join(inside[:5])}{' ...' if len(inside) > 5 else ''})" if inside else ""
         raise DiffaugError(f"{path} is a directory; name a file{listing}")
-    if not path.exists():
+    if not exists:
         raise DiffaugError(f"there is no file {path}")
     compression = COMPRESSIONS.get(path.suffix.lower())
     suffix = Path(path.stem if compression else path).suffix.lower()
@@ -377,7 +381,7 @@ def _parquet_table(path: Path) -> Table:
                         number += 1
                         yield number, cells
             report_read(str(path), sha256)
-        except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
+        except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:  # bytes, dates out of range
             raise DiffaugError(f"{path} is damaged after row {number:,}: {_one_line(error)}") from error
 
     return Table(str(path), _FORMATS[".parquet"], names, rows())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from diffaug.config import Recipe
+from diffaug.config.registry import LOSSES, VIEWS, check_options
 from diffaug.config.typed import nearest
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
@@ -23,7 +24,6 @@ from diffaug.data.records import Triplets
 from diffaug.data.sampling import Batch, Examples
 from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
-from diffaug.losses.contrastive import info_nce
 from diffaug.losses.nli import pair_features
 from diffaug.methods.base import BareTemplates, ContrastiveRows, Encode, LabelledPairs, Method, Stage, StepBatch
 from diffaug.models.batch import TokenBatch, concatenate
@@ -34,6 +34,7 @@ from diffaug.models.heads import build_head
 from diffaug.models.initialise import init_normal, initializer_range
 from diffaug.models.template import Template
 from diffaug.models.views.base import Views
+from diffaug.models.views.build import new_views, text_views
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,13 +42,15 @@ if TYPE_CHECKING:
 FIRST, SECOND = 0, 1  # the views: premise or first copy, hypothesis or second copy
 # Batch size of the bare templates in the table for inference.
 _TABLE_BATCH = 64
+_LOSS_ARGUMENTS = ("anchors", "positives", "negatives", "temperature")
 
 
 class TwoStage(Method):
     """A method with these two stages. Subclasses override what differs.
 
     Attributes:
-        view_kinds: the values of `views.kind` that the method supports.
+        view_kinds: the values of `views.kind` that the method supports, in addition to those of plugins.
+        default_loss: the contrastive loss, unless `stage2.loss` names another.
         head_kinds: the values of `model.head_kind` that it supports.
         stage1_learns: the role that is trained in stage 1, with the classifier.
         pair_views: the views of premise and hypothesis.
@@ -56,6 +59,7 @@ class TwoStage(Method):
     """
 
     view_kinds: ClassVar[tuple[str, ...]] = ("dropout",)
+    default_loss: ClassVar[str] = "info_nce"
     head_kinds: ClassVar[tuple[str, ...]] = ("tanh",)
     stage1_learns: ClassVar[str] = "backbone"
     pair_views: ClassVar[tuple[int, int]] = (FIRST, FIRST)
@@ -73,7 +77,7 @@ class TwoStage(Method):
 
     @classmethod
     def build(cls, recipe: Recipe, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Self:
-        if recipe.views.kind not in cls.view_kinds:
+        if VIEWS.is_own(recipe.views.kind) and recipe.views.kind not in cls.view_kinds:
             raise DiffaugError(
                 f"the method {recipe.method!r} does not support views.kind={recipe.views.kind}; set it to "
                 f"{' or '.join(cls.view_kinds)}"
@@ -84,13 +88,17 @@ class TwoStage(Method):
                 f"the method {recipe.method!r} does not support model.head_kind={settings.head_kind}; set it to "
                 f"{' or '.join(cls.head_kinds)}"
             )
-        config = cls.model_config(recipe, backbone)
+        if recipe.stage2 is not None:
+            loss = LOSSES.get(recipe.stage2.loss or cls.default_loss)
+            check_options("stage2.loss_options", loss, recipe.stage2.loss_options, *_LOSS_ARGUMENTS)
+        views = cls.build_views(recipe, backbone)
+        config = cls.model_config(recipe, backbone).with_views(None if views is None else views.config)
         if settings.denoise:
             # The MLM head is applied first, and the bare template's vector is subtracted from its output.
             behind_head = settings.head == "kept" and settings.head_kind == "mlm"
             template = Template.build(tokenizer, config.template)
             config = replace(config, denoise=denoise_config(config, backbone, template, behind_head=behind_head))
-        encoder = Encoder(backbone, config, cls.build_views(recipe, config, backbone))
+        encoder = Encoder(backbone, config, views)
         stop = config.final_stop if settings.train_final_stop is None else settings.train_final_stop
         collator = collator_for(
             encoder,
@@ -103,7 +111,7 @@ class TwoStage(Method):
 
     @classmethod
     def model_config(cls, recipe: Recipe, backbone: PreTrainedModel) -> ModelConfig:
-        """The settings of the trained model at inference."""
+        """The settings of the trained model at inference; those of the views are added to it."""
         settings = recipe.model
         return ModelConfig(
             pooling=settings.pooling or ("mean" if settings.template is None else "mask"),
@@ -119,9 +127,9 @@ class TwoStage(Method):
         return DenseConfig(width, width)
 
     @classmethod
-    def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Views | None:
-        """The view module, if the method has one."""
-        return None
+    def build_views(cls, recipe: Recipe, backbone: PreTrainedModel) -> Views | None:
+        """The view module, if the views differ inside the encoder."""
+        return new_views(recipe, backbone)
 
     def initialise(self, *modules: nn.Module | None) -> None:
         """Initialise new layers; see `normal_init`."""
@@ -217,12 +225,16 @@ class TwoStage(Method):
     def contrastive_examples(self, corpus: Corpus) -> Examples:
         """The data of the contrastive loss."""
         assert self.recipe.stage2 is not None
-        choices = {
-            "triplets": corpus.triplets,
-            "unlabelled": corpus.sentences,
-            "nli_sentences": corpus.nli_sentences,
-        }
-        return choices[self.recipe.stage2.objective]()
+        objective, views = self.recipe.stage2.objective, text_views(self.recipe.views.kind)
+        if objective != "triplets":
+            sentences = corpus.sentences if objective == "unlabelled" else corpus.nli_sentences
+            return sentences(None if views is None else views.from_recipe(self.recipe))
+        if views is not None:
+            raise DiffaugError(
+                f"triplets have their own positives: for views.kind={self.recipe.views.kind} set stage2.objective to "
+                "unlabelled or nli_sentences"
+            )
+        return corpus.triplets()
 
     def _stage2_rates(self, aux: bool) -> dict[str, float]:
         assert self.recipe.stage2 is not None
@@ -231,11 +243,14 @@ class TwoStage(Method):
             if unknown := [name for name in names if name not in roles]:
                 raise DiffaugError(f"stage2.{setting}: unknown role {unknown[0]!r}{nearest(unknown[0], roles)}")
         learning = [*self.stage2_learns(), *(["classifier"] if aux else [])]
-        return {
+        rates = {
             role: second.role_learning_rates.get(role, second.learning_rate)
             for role in learning
             if role not in second.frozen
         }
+        if not any(True for role in rates for _ in roles[role].parameters()):
+            raise DiffaugError(f"stage2.frozen leaves nothing to train; remove one of {', '.join(learning)} from it")
+        return rates
 
     def _steps(self, epochs: float, examples: Examples, batch_size: int) -> int:
         batches = max(1, len(examples) // min(batch_size, len(examples)))
@@ -351,12 +366,17 @@ class TwoStage(Method):
             states: (contrastive sequences, hidden size).
             batch: the whole step; ``batch.contrastive`` says what the sequences are.
         """
-        assert self.recipe.stage2 is not None
         assert batch.contrastive is not None
         columns = batch.contrastive.split(self.project(states))
-        anchors, positives, *negatives = (gather_rows(column) for column in columns)
-        loss = info_nce(anchors, positives, negatives[0] if negatives else None, self.recipe.stage2.temperature)
-        return {"contrastive": loss}
+        return {"contrastive": self.contrastive_loss(*(gather_rows(column) for column in columns))}
+
+    def contrastive_loss(self, anchors: Tensor, positives: Tensor, negatives: Tensor | None = None) -> Tensor:
+        """The loss that the recipe names, or that of the method: (examples, width) each -> a scalar."""
+        second = self.recipe.stage2
+        assert second is not None
+        name = second.loss or self.default_loss
+        loss: Tensor = LOSSES.get(name)(anchors, positives, negatives, second.temperature, **second.loss_options)
+        return loss
 
     def total(self, found: Mapping[str, Tensor]) -> Tensor:
         """The loss that is minimised, from the losses of a step."""

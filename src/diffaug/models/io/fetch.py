@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diffaug.errors import DiffaugError
+from diffaug.files import restore
 from diffaug.provenance import checksum
 
 # The files of a transformers model. Pickles are not downloaded.
@@ -43,10 +44,15 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
     Raises:
         DiffaugError: the model was not found; the message says where it was searched.
     """
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+        restore(path)
+        exists = path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, or ~ of a user who does not exist
+        raise DiffaugError(f"the model {source[:100]} cannot be read: {error}"[:300]) from error
     if path.is_dir():
         return path
-    if path.exists():
+    if exists:
         raise DiffaugError(f"{source} is a file; give the folder of a model")
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
         resolved = "" if path.is_absolute() and str(path) == source else f" ({path.absolute()})"
