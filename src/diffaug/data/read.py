@@ -25,7 +25,7 @@ from diffaug.data.labels import (
     parse_label,
     parse_score,
 )
-from diffaug.data.problems import OnBad, Problem, Reporter, quoted
+from diffaug.data.problems import HOW_TO_SKIP, OnBad, Problem, Reporter, quoted
 from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets, concatenate
 from diffaug.data.table import MISSING, Source, Table, open_table, split_index
 from diffaug.errors import DiffaugError
@@ -141,9 +141,9 @@ def _nearest(errors: Mapping[Kind, LayoutError]) -> str:
     return "; ".join(f"as {kind.value}: {errors[kind]}" for kind in kinds)
 
 
-def open_source(source: Source, on_bad: OnBad) -> tuple[Table, Reporter]:
+def open_source(source: Source, on_bad: OnBad, how_to_skip: str = HOW_TO_SKIP) -> tuple[Table, Reporter]:
     """Open a source that must have at least one row, and the reporter of its problems."""
-    reporter = Reporter(on_bad)
+    reporter = Reporter(on_bad, how_to_skip)
     table = open_table(source, reporter)
     if not table.head():
         if not reporter.bad:
@@ -186,21 +186,21 @@ def read_table(
         parse, split = _LabelParser(labels), "train"
     elif kind is Kind.SCORED_PAIRS:
         parse = _parse_score
-    rows = _usable_rows(table, layout, reporter, split)
+    rows = usable_rows(table, layout, reporter, split)
     if kind is Kind.SENTENCES:
         sentences = [texts[0] for _, texts, _ in rows]
         reporter.finish(table.name, len(sentences))
         return sentences
     columns: list[list[Any]] = [[] for _ in layout.indices]
-    for number, cells, value in rows:
+    for number, values, cells in rows:
         if parse is not None:
-            parsed = parse(value)
+            parsed = parse(cells[layout.indices[-1]])
             if isinstance(parsed, _Bad):
                 reporter(Problem(table.name, table.unit, number, parsed.kind, parsed.detail, parsed.harmless))
                 continue
-            cells.append(parsed)
-        for column, cell in zip(columns, cells, strict=True):
-            column.append(cell)
+            values.append(parsed)
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
     reporter.finish(table.name, len(columns[0]))
     if kind is Kind.TRIPLETS:
         return Triplets(*columns)
@@ -267,10 +267,10 @@ def _parse_score(cell: object) -> float | _Bad:
     return _Bad("invalid score", f"the score {quoted(cell)} is not a number") if score is None else score
 
 
-def _usable_rows(
-    table: Table, layout: Layout, reporter: Reporter, split: str | None
-) -> Iterator[tuple[int, list[Any], object]]:
-    """Each usable row's number, its sentences, and its label or score where the kind has one.
+def usable_rows(
+    table: Table, layout: Layout, reporter: Reporter, split: str | None = None
+) -> Iterator[tuple[int, list[Any], Sequence[object]]]:
+    """Each usable row's number, its sentences, and all its cells.
 
     From a public file with several splits, only the rows of ``split`` if it is given.
     """
@@ -279,7 +279,8 @@ def _usable_rows(
     if layout.header:
         next(rows)
     places = list(zip(layout.indices, layout.titles, strict=True))
-    value_at = places.pop()[0] if layout.kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS) else None
+    if layout.kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS):
+        places.pop()  # the label or score
     # A triplet without a negative may be a pair among triplets.
     hints = {layout.indices[-1]: f"; {_NOT_MIXED}"} if layout.kind is Kind.TRIPLETS else {}
 
@@ -310,7 +311,7 @@ def _usable_rows(
                 break
             texts.append(text)
         else:
-            yield number, texts, None if value_at is None else cells[value_at]
+            yield number, texts, cells
 
 
 def _width_detail(table: Table, layout: Layout, found: int, expected: int) -> str:

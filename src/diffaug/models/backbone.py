@@ -198,7 +198,7 @@ def check_finite(weights: Mapping[str, Tensor], source: str) -> None:
             and not tensor.isfinite().all()
         ):
             raise DiffaugError(
-                f"{source}: the weight {name} has NaN or infinite values; the file is damaged, or the training that "
+                f"{source}: the weight {name} is not finite (NaN or infinite); the file is damaged, or the training that "
                 "wrote it diverged"
             )
 
