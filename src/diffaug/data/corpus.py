@@ -25,7 +25,8 @@ from diffaug.data.records import (
     pairs_from_triplets,
     triplets_from_pairs,
 )
-from diffaug.data.sampling import Examples, draw
+from diffaug.data.sampling import Examples, draw, draw_indices
+from diffaug.data.stored import StoredText, distinct_sentences, is_large, store_text, store_tokens
 from diffaug.data.table import HUB_PREFIX, IN_MEMORY, InMemoryRows, pin_revision
 from diffaug.data.tokens import TokenColumn
 from diffaug.errors import DiffaugError
@@ -136,7 +137,10 @@ class Corpus:
             best = sorted(range(len(dev)), key=dev.scores.__getitem__, reverse=True)[: max(2, len(dev) // 5)]
             pairs = [(dev.first[i], dev.second[i]) for i in best]
         elif self._settings.unlabelled is not None:
-            pairs = [(s, " ".join(s.split()[:-1])) for s in self._unlabelled if len(s.split()) > 3]
+            text = self._unlabelled
+            long = np.flatnonzero(np.fromiter((len(s.split(None, 3)) > 3 for s in text), bool, len(text)))
+            drawn = draw_indices(len(long), seed=0, count=min(count, len(long))) if len(long) else []
+            pairs = [(text[i], " ".join(text[i].split()[:-1])) for i in long[drawn].tolist()]
         else:
             pairs = []
         return draw(pairs, seed=0, count=min(count, len(pairs))) if pairs else []
@@ -165,10 +169,13 @@ class Corpus:
         return self._cache.once(key, compare)
 
     @cached_property
-    def _unlabelled(self) -> list[str]:
-        return self._read(
-            "unlabelled", lambda sources, *how: [s for source in sources for s in read_sentences(source, *how)]
-        )
+    def _unlabelled(self) -> Sequence[str]:
+        def read(sources: Sources, columns: Columns | None, on_bad: OnBad) -> Sequence[str]:
+            if is_large(sources):
+                return store_text(self._cache.disk, list(map(str, sources)), columns, on_bad)
+            return [sentence for source in sources for sentence in read_sentences(source, columns, on_bad)]
+
+        return self._read("unlabelled", read)
 
     def _nli_sentences(self) -> list[str]:
         columns = (
@@ -214,7 +221,12 @@ class Corpus:
         self._log_duplicates("triplets" if isinstance(nli, Triplets) else "pairs", len(nli) - len(rows))
         return Examples(tuple(self._tokenised(list(column)) for column in zip(*rows, strict=True)))
 
-    def _distinct(self, sentences: list[str], positive: Callable[[str], str] | None = None) -> Examples:
+    def _distinct(self, sentences: Sequence[str], positive: Callable[[str], str] | None = None) -> Examples:
+        if isinstance(sentences, StoredText):
+            self._log_duplicates("sentences", len(sentences) - len(sentences.distinct))
+            others = [] if positive is None else [map(positive, distinct_sentences(sentences))]
+            disk, collator = self._cache.disk, self._collator
+            return Examples(tuple(store_tokens(disk, collator, sentences, made) for made in (None, *others)))
         distinct = list(dict.fromkeys(sentences))
         self._log_duplicates("sentences", len(sentences) - len(distinct))
         columns = [self._tokenised(distinct)]
