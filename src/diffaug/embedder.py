@@ -22,6 +22,7 @@ from diffaug.models.encoder import Encoder
 from diffaug.models.io.fetch import EMBEDDED_MODEL, find_folder
 from diffaug.models.io.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
 from diffaug.models.io.saved import is_saved_model, load_model, save_model
+from diffaug.models.io.start import refuse_run_folder
 from diffaug.progress import progress_bar
 
 # Sentences that are tokenised and sorted by length at a time: enough that most batches need no padding, few enough that
@@ -101,8 +102,7 @@ class Embedder:
         """
         source = str(EMBEDDED_MODEL if name_or_path is None else name_or_path)
         folder = find_folder(source, revision)
-        if (folder / "recipe.yaml").is_file() and is_saved_model(folder / "best"):
-            raise DiffaugError(f"{source} is the folder of a run; load its model: {Path(source) / 'best'}")
+        refuse_run_folder(source, folder)
         onnx = is_onnx_export(folder)
         _check_backend(source, backend, onnx)
         if onnx or is_saved_model(folder) or is_sentence_transformers(folder):

@@ -31,6 +31,11 @@ class _Records:
     def _columns(self) -> list[list[Any]]:
         return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
 
+    def texts(self) -> list[list[str]]:
+        """The columns of sentences, without labels and scores."""
+        labels = ("labels", "scores", "classes")
+        return [getattr(self, field.name) for field in fields(self) if field.name not in labels]  # type: ignore[arg-type]
+
     def __len__(self) -> int:
         return len(self._columns()[0])
 
@@ -109,6 +114,19 @@ class ScoredPairs(_Records):
                 f"{source}: every score is {self.scores[0]:g}, so there is no ranking to compare with; scored pairs "
                 "need at least two different scores"
             )
+
+
+@dataclass(frozen=True)
+class Classes(_Records):
+    """Sentences and the class of each: an intent, a topic, a kind of ticket."""
+
+    kind: ClassVar[str] = "sentences with a class"
+    sentences: list[str]
+    classes: list[str]
+
+
+Labelled = PositivePairs | LabelledPairs | ScoredPairs | Classes
+"""Labelled data of any kind; triplets are positive pairs too."""
 
 
 AnyRecords = TypeVar("AnyRecords", bound=_Records)

@@ -17,7 +17,7 @@ from diffaug.data.corpus import Corpus
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Stage
 from diffaug.methods.twostage import FIRST, SECOND, TwoStage
-from diffaug.models.config import AdapterConfig, LoraConfig, ModelConfig, PrefixConfig
+from diffaug.models.config import AdapterConfig, LoraConfig, ModelConfig, PrefixConfig, ViewsConfig
 from diffaug.models.encoder import Encoder
 from diffaug.models.views.base import Views
 from diffaug.models.views.build import build_views
@@ -40,14 +40,13 @@ class DiffAug(TwoStage):
             )
 
     @classmethod
-    def model_config(cls, recipe: Recipe, backbone: PreTrainedModel) -> ModelConfig:
+    def views_config(cls, recipe: Recipe) -> ViewsConfig:
         views, count = recipe.views, 1 if recipe.views.same else 2
-        return replace(
-            super().model_config(recipe, backbone),
-            prefix=PrefixConfig(count, views.length) if views.kind == "prefix" else None,
-            adapter=AdapterConfig(count, views.bottleneck) if views.kind == "adapter" else None,
-            lora=LoraConfig(count, views.bottleneck, views.scale) if views.kind == "lora" else None,
-        )
+        if views.kind == "prefix":
+            return PrefixConfig(count, views.length)
+        if views.kind == "adapter":
+            return AdapterConfig(count, views.bottleneck)
+        return LoraConfig(count, views.bottleneck, views.scale)
 
     @classmethod
     def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Views | None:
@@ -57,7 +56,7 @@ class DiffAug(TwoStage):
         stages, released = super().stages(corpus), self.recipe.released
         if released.stage1_schedule_of_stage2 and len(stages) == 2:
             stages[0] = replace(stages[0], schedule_steps=stages[1].steps)
-        if released.stage1_clips_scaled_gradients and self.recipe.stage1 is not None:
+        if released.stage1_clips_scaled_gradients and stages and stages[0].number == 1:
             frozen = tuple(role for role in self.roles() if role not in stages[0].learning_rates)
             stages[0] = replace(stages[0], clipped_with=frozen)
         return stages

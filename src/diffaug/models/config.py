@@ -101,6 +101,7 @@ class ModelConfig:
             as many as the backbone has positions for.
         lowercase: lower the text before tokenising.
         prompt: text put before every sentence.
+        prompts: further prompts by name, as sentence-transformers saves them. They are kept for it, and not used here.
         sentence_ends: the characters behind which ``final_stop`` adds none.
         denoise: what is taken off the vector for its template, if the model does so at inference.
     """
@@ -117,6 +118,7 @@ class ModelConfig:
     max_length: int | None = None
     lowercase: bool = False
     prompt: str = ""
+    prompts: dict[str, str] = field(default_factory=dict, hash=False)
     sentence_ends: str = SENTENCE_ENDS
     denoise: DenoiseConfig | None = None
 
@@ -141,12 +143,15 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        return asdict(self)
+        values = asdict(self)
+        if not self.prompts:  # so that older versions can read the models that have none
+            del values["prompts"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """The reverse of `to_dict`; an unknown or missing key is an error, as is a value of the wrong type."""
-        read = dict(_table(values, "model"))
+        read = {"prompts": {}, **_table(values, "model")}
         if isinstance(flow := read.get("flow"), dict):
             # Flows of older versions do not name what they could not choose.
             read["flow"] = {"continues": "second", "output_scale": False, **flow}
@@ -179,7 +184,7 @@ def _read(kind: type[Settings], values: Any, what: str) -> Settings:
             fits = values[name] in get_args(hint)
         else:
             # To Python a bool is an int, to a reader it is not; the entries of `head` have been read already.
-            fits = isinstance(values[name], get_origin(hint) if get_origin(hint) is tuple else hint)
+            fits = isinstance(values[name], get_origin(hint) if get_origin(hint) in (tuple, dict) else hint)
             fits &= hint is bool or not isinstance(values[name], bool)
         if not fits:
             raise DiffaugError(f"the {what} setting {name} cannot be {values[name]!r:.80}")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffaug.config import Recipe
-from diffaug.data.sampling import Stream
+from diffaug.data.sampling import MixedStream, Stream, stream
 from diffaug.distributed import any_process, average_gradients
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Stage, StepBatch
@@ -29,6 +29,7 @@ from diffaug.training.prefetch import Prefetcher
 from diffaug.training.scoring import Scores
 from diffaug.training.signals import StopRequest
 
+Streams = dict[str, Stream | MixedStream]
 # Steps between logged losses: reading a loss makes the GPU wait.
 _LOG_EVERY = 10
 
@@ -212,8 +213,9 @@ class Loop:
         return False
 
     def _keep_if_best(self, stage: int, scores: Scores) -> bool:
-        progress = self.context.progress
-        if progress.best is not None and scores.selection <= progress.best["selection"]:
+        progress, recipe = self.context.progress, self.context.recipe
+        last = recipe.loop.select == "last" or (recipe.loop.select == "auto" and recipe.data.dev is None)
+        if not last and progress.best is not None and scores.selection <= progress.best["selection"]:
             progress.stale += 1
             return False
         progress.stale = 0
@@ -240,7 +242,7 @@ class Loop:
             self._save_best(self._best_weights, self.context.progress.best["values"])
             self._best_weights = None
 
-    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], streams: dict[str, Stream]) -> None:
+    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], streams: Streams) -> None:
         context, step = self.context, self.context.progress.step
         count = sum(p.numel() for p in names.values())
         parts = [f"stage {stage.number}: training {count:,} parameters ({', '.join(stage.learning_rates)})"]
@@ -259,17 +261,17 @@ class Loop:
             )
 
 
-def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dict[str, Stream]:
+def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> Streams:
     """The data of a stage in the order of the recipe's seed, and this process's part of it.
 
     Raises:
         DiffaugError: too few examples for a batch.
     """
     rank, world = accelerator.process_index, accelerator.num_processes
-    streams = {}
+    streams: Streams = {}
     for number, (name, (examples, size)) in enumerate(stage.streams.items()):
         try:
-            streams[name] = Stream(examples, size, recipe.seed + number, rank, world)
+            streams[name] = stream(examples, size, recipe.seed + number, rank, world)
         except DiffaugError as error:
             unlabelled = name != "nli" and recipe.stage2 is not None and recipe.stage2.objective == "unlabelled"
             source = "data.unlabelled" if unlabelled else "data.nli"

@@ -28,10 +28,10 @@ from diffaug.files import atomic_file
 from diffaug.hub.card import CARD, model_card
 from diffaug.inference.runner import default_device
 from diffaug.methods import method_class
-from diffaug.models.backbone import load_backbone
 from diffaug.models.config import Provenance
 from diffaug.models.io.fetch import model_source
 from diffaug.models.io.saved import save_model
+from diffaug.models.io.start import load_start
 from diffaug.training.callbacks import FirstStageCache
 from diffaug.training.checkpoint import Checkpoint, checkpoints
 from diffaug.training.context import TrainingContext
@@ -134,14 +134,15 @@ def _train(
     tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
 
     source = model_source(recipe.model.backbone)
-    backbone, tokenizer = load_backbone(source) if cache is None else cache.backbone(source)
+    model = load_start(source) if cache is None else cache.start(source)
+    tokenizer = model.tokenizer
     torch.manual_seed(recipe.seed)  # after loading, which may draw random numbers
-    method = method_class(recipe.method).build(recipe, backbone, tokenizer)
-    for note in method.notes:
-        tracker.say(note)
+    method = method_class(recipe.method).build(recipe, *model)
     method.to(accelerator.device)
     corpus = Corpus(recipe.data, method.collator, given, None if cache is None else cache.data)
     stages = method.stages(corpus)
+    for note in method.notes:
+        tracker.say(note)
     for stage in stages:  # fail now, not after stage 1, if there are too few examples for stage 2
         stage_streams(recipe, stage, accelerator)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)

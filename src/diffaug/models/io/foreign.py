@@ -82,7 +82,7 @@ def load_sentence_transformers(
     backbone, tokenizer = load_backbone(str(transformer), trust_remote_code=trust_remote_code)
     limit = settings.get("max_seq_length") or tokenizer.model_max_length
     lowercase = bool(settings.get("do_lower_case", False))
-    prompt = _prompt(folder / "config_sentence_transformers.json")
+    prompt, prompts = _prompts(folder / "config_sentence_transformers.json")
     head = [_dense(path) for kind, path in modules if kind == "Dense"]
     config = ModelConfig(
         pooling=_pooling(modules[1][1] / "config.json"),
@@ -92,6 +92,7 @@ def load_sentence_transformers(
         max_length=None if limit >= LARGE_INTEGER else max(1, limit - tokenizer.num_special_tokens_to_add()),
         lowercase=lowercase,
         prompt=prompt.lower() if lowercase else prompt,  # they lowercase prompt and sentence together
+        prompts=prompts,
     )
     if config.prompt and not _json(modules[1][1] / "config.json").get("include_prompt", True):
         raise DiffaugError(f"{folder} excludes its prompt from the pooling, which is not supported")
@@ -161,12 +162,15 @@ def _dense(folder: Path) -> tuple[DenseConfig, dict[str, Tensor]]:
     return dense, {key.removeprefix("linear."): tensor for key, tensor in state.items()}
 
 
-def _prompt(path: Path) -> str:
+def _prompts(path: Path) -> tuple[str, dict[str, str]]:
+    """The default prompt, and all prompts that are not empty by name."""
     settings = _json(path, default={})
+    if settings.get("truncate_dim") is not None:
+        raise DiffaugError(f"{path} truncates vectors to {settings['truncate_dim']} dimensions, which is not supported")
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is not None and name not in prompts:
         raise DiffaugError(f"{path}: the default prompt {name!r} is not defined")
-    return "" if name is None else str(prompts[name])
+    return "" if name is None else str(prompts[name]), {key: str(text) for key, text in prompts.items() if text}
 
 
 def _json(path: Path, default: Any = None) -> Any:

@@ -72,7 +72,8 @@ def save_model(
             raise DiffaugError(f"{folder / WEIGHTS} cannot be written: {error}") from error
         tokenizer.save_pretrained(temporary)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        write_st_files(temporary)
+        # Our module puts the default prompt before every sentence; with one by name there would be two.
+        write_st_files(temporary, None if encoder.config.prompt else encoder.config.prompts)
 
 
 def load_model(
