@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from diffaug.embedder import Embedder as Embedder
     from diffaug.errors import DiffaugError as DiffaugError
     from diffaug.evaluation import evaluate as evaluate
+    from diffaug.mining import mine_hard_negatives as mine_hard_negatives
     from diffaug.training.run import train as train
 
-__all__ = ["DiffaugError", "Embedder", "evaluate", "load_recipe", "train"]
+__all__ = ["DiffaugError", "Embedder", "evaluate", "load_recipe", "mine_hard_negatives", "train"]
 
 _HOMES = {
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
     "evaluate": "diffaug.evaluation",
     "load_recipe": "diffaug.config",
+    "mine_hard_negatives": "diffaug.mining",
     "train": "diffaug.training.run",
 }
 

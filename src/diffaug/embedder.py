@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from diffaug.errors import DiffaugError
 from diffaug.inference.onnx_runner import is_onnx_export, load_onnx
 from diffaug.inference.runner import Runner, TorchRunner, Vectors, run_parallel
+from diffaug.models.classifier import Classifier, ClassifierKind
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fetch import EMBEDDED_MODEL, find_folder
@@ -69,6 +70,7 @@ class Embedder:
         self.tokenizer = tokenizer
         self.provenance = provenance or Provenance()
         self.collator = self.runner.collator(tokenizer)
+        self.classifier: Classifier | None = None
         self._warned_truncated = False
 
     @classmethod
@@ -111,7 +113,9 @@ class Embedder:
             if onnx:
                 return cls(*load_onnx(folder), device=device)
             if is_saved_model(folder):
-                return cls(*load_model(folder), device=device)
+                embedder = cls(*load_model(folder), device=device)
+                embedder.classifier = Classifier.load(folder, embedder.width)
+                return embedder
             return cls(*load_sentence_transformers(folder, trust_remote_code=trust_remote_code), device=device)
         config = ModelConfig(
             pooling=pooling or ("mean" if template is None else "mask"),
@@ -259,13 +263,50 @@ class Embedder:
             return self._search(documents, self.encode([queries]), k)[0]
         return self._search(documents, self.encode(queries), k)
 
+    def fit_classifier(
+        self, sentences: Iterable[str], classes: Sequence[str], kind: ClassifierKind = "logistic", c: float = 16.0
+    ) -> None:
+        """Learn classes of sentences on the model's vectors, which stay as they are; `save` saves the classifier too.
+
+        Args:
+            sentences: examples.
+            classes: the class of each.
+            kind: ``logistic`` regression, or ``prototypes``: the class whose mean vector is nearest.
+            c: inverse strength of the L2 penalty.
+        """
+        self.classifier = Classifier.fit(self.encode(sentences), classes, kind, c)
+
+    @overload
+    def predict(self, sentences: str) -> str: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, sentences: Iterable[str]) -> list[str]: ...
+
+    def predict(self, sentences: str | Iterable[str]) -> str | list[str]:
+        """The class of each sentence, for a model trained on sentences with a class or after `fit_classifier`."""
+        best = self.predict_probabilities(sentences).argmax(-1)
+        assert self.classifier is not None
+        names = self.classifier.names
+        return names[int(best)] if isinstance(sentences, str) else [names[i] for i in best]
+
+    def predict_probabilities(self, sentences: str | Iterable[str]) -> Vectors:
+        """The probability of each class of ``classifier.names``: (sentences, classes), or (classes,) for a string.
+
+        Raises:
+            DiffaugError: the model has no classifier.
+        """
+        if self.classifier is None:
+            raise DiffaugError("this model has no classifier; train on sentences with a class, or call fit_classifier")
+        return self.classifier.probabilities(self.encode(sentences))
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Save the model and everything inference needs in one folder, atomically.
 
         Raises:
             DiffaugError: the folder exists and ``overwrite`` is off, or it cannot be written.
         """
-        save_model(Path(path), self.encoder, self.tokenizer, self.provenance, overwrite=overwrite)
+        save_model(
+            Path(path), self.encoder, self.tokenizer, self.provenance, classifier=self.classifier, overwrite=overwrite
+        )
 
     def push_to_hub(
         self,

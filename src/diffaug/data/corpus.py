@@ -170,6 +170,12 @@ class Corpus:
             pairs = []
         return draw(pairs, seed=0, count=min(count, len(pairs))) if pairs else []
 
+    def classes(self) -> Classes | None:
+        """The sentences with a class, if the labelled data are such."""
+        if self._settings.nli is None:
+            return None
+        return next((part for part in self.labelled if isinstance(part, Classes)), None)
+
     def dev(self) -> ScoredPairs | None:
         """Scored pairs that select the best checkpoint."""
         return self._scored("dev")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -177,3 +177,23 @@ def pairs_from_triplets(triplets: Triplets) -> LabelledPairs:
         [sentence for _, positive, negative in triplets for sentence in (positive, negative)],
         [Label.ENTAILMENT, Label.CONTRADICTION] * len(triplets),
     )
+
+
+def summary(data: Labelled) -> str:
+    """What labelled data are to a training run, in one line: ``150 pairs: 90 same, 60 different``."""
+    count = f"{len(data):,}"
+    if isinstance(data, Triplets):
+        return f"{count} triplets: a sentence, one that belongs to it and a hard negative"
+    if isinstance(data, PositivePairs):
+        return f"{count} pairs that belong together; the other pairs of a batch are the negatives"
+    if isinstance(data, ScoredPairs):
+        return f"{count} pairs with scores from {min(data.scores):g} to {max(data.scores):g}"
+    if isinstance(data, Classes):
+        sizes = Counter(data.classes)
+        return (
+            f"{count} sentences of {len(sizes):,} classes, {min(sizes.values()):,} to {max(sizes.values()):,} of each"
+        )
+    counts = Counter(data.labels)
+    if Label.NOT_ENTAILMENT in counts:
+        return f"{count} pairs: {counts[Label.ENTAILMENT]:,} same, {counts[Label.NOT_ENTAILMENT]:,} different"
+    return f"{count} pairs: " + ", ".join(f"{counts[label]:,} {label.value}" for label in Label if counts[label])

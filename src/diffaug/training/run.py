@@ -182,8 +182,11 @@ def _train(
     if stages and scored:  # without training there is no before and after
         before = (cache or RunCache()).untrained_scores(source, scored, accelerator.device)
     result = TrainResult(folder / "best", scores, before, context.progress.stage1_end, time.monotonic() - start)
+    classes = corpus.classes()
+    if classes is not None:
+        best.fit_classifier(classes.sentences, classes.classes)
     if accelerator.is_main_process:
-        if scores != best.provenance.scores:
+        if scores != best.provenance.scores or classes is not None:
             best.provenance.scores = scores
             best.save(folder / "best", overwrite=True)
         with atomic_file(folder / "best" / CARD) as temporary:
