@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-browser test-kernels test-gpu test-min lint format docs benchmark clean
+.PHONY: help setup quickstart test test-faults test-fuzz test-browser test-kernels test-gpu test-min lint format docs \
+	benchmark clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -30,6 +31,15 @@ quickstart: $(READY)  ## train on the embedded data, show before and after
 PYTEST := pytest --numprocesses 2 --dist loadfile
 test: $(READY)   ## run the tests
 	$(BIN)/$(PYTEST)
+
+# Minutes: kills, full disks (mounting a small file system needs root; without, that part is skipped) and damaged files.
+test-faults: $(READY)  ## kill training runs, fill their disk and damage their files
+	OMP_NUM_THREADS=1 $(BIN)/pytest --capture=no tests/faults
+
+# `make test` tries some 800 inputs, the same ones every time; this tries 100 times as many, others on every run.
+FUZZ ?= 100
+test-fuzz: $(READY)  ## try hostile recipes, settings, data files, folders and text at length
+	DIFFAUG_FUZZ=$(FUZZ) $(BIN)/pytest tests/fuzz
 
 # `make test` leaves these out where there is no browser; here that is an error. Chromium is a package of most systems
 # (apt-get install chromium), or comes with `playwright install chromium`.

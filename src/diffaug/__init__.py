@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from diffaug.errors import DiffaugError as DiffaugError
     from diffaug.evaluation import evaluate as evaluate
     from diffaug.evaluation.tasks import TaskResult as TaskResult
+    from diffaug.inference.index import Index as Index
+    from diffaug.inference.stored import StoredVectors as StoredVectors
     from diffaug.methods.base import Method as Method
     from diffaug.methods.twostage import TwoStage as TwoStage
     from diffaug.mining import mine_hard_negatives as mine_hard_negatives
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DiffaugError",
     "Embedder",
+    "Index",
     "Method",
+    "StoredVectors",
     "TaskResult",
     "TextViews",
     "TwoStage",
@@ -47,6 +51,8 @@ __all__ = [
 _HOMES = {
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
+    "Index": "diffaug.inference.index",
+    "StoredVectors": "diffaug.inference.stored",
     "Method": "diffaug.methods.base",
     "TaskResult": "diffaug.evaluation.tasks",
     "TextViews": "diffaug.models.views.text",
