@@ -450,3 +450,15 @@ def test_pooling_and_template_are_for_plain_models(tiny_bert: Path, embedder: Em
         Embedder.from_pretrained(tmp_path / "saved", pooling="cls")
     with pytest.raises(DiffaugError, match="unknown pooling 'max'; choose one of cls, mean"):
         Embedder.from_pretrained(tiny_bert, pooling="max")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_search_with_damaged_vectors_is_an_error(value: float) -> None:
+    embedder = Embedder.from_pretrained(device="cpu")
+    vectors = embedder.encode(["a dog", "a cat", "rain"])
+    vectors[1, 7] = value
+    for k in (1, 2, 3):
+        with pytest.raises(
+            DiffaugError, match="1 of 3 similarities to the query are NaN or infinite, the first to entry 1"
+        ):
+            embedder.search(vectors, "a dog", k=k)

@@ -22,7 +22,7 @@ from diffaug.inference.runner import Runner, TorchRunner, Vectors
 from diffaug.inference.search import Hit, VectorStore, exact_search
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
-from diffaug.models.io.fetch import find_folder, model_source
+from diffaug.models.io.fetch import find_folder
 from diffaug.models.io.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
 from diffaug.models.io.saved import is_saved_model, load_model, save_model
 from diffaug.progress import progress_bar
@@ -87,8 +87,7 @@ class Embedder:
         Raises:
             DiffaugError: the model cannot be loaded completely; the message gives the reason.
         """
-        name = "embedded" if name_or_path is None else str(name_or_path)
-        source = model_source(name)
+        source = "embedded" if name_or_path is None else str(name_or_path)
         folder = find_folder(source, revision)
         if (folder / "recipe.yaml").is_file() and is_saved_model(folder / "best"):
             raise DiffaugError(f"{source} is the folder of a run; load its model: {Path(source) / 'best'}")
@@ -112,7 +111,7 @@ class Embedder:
             )
             plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
             embedder = cls(*plain, device=device)
-        embedder.name = name
+        embedder.name = source
         return embedder
 
     def __repr__(self) -> str:
@@ -280,7 +279,8 @@ class Embedder:
             k: number of results; fewer are returned if the corpus is smaller.
 
         Raises:
-            DiffaugError: the vectors are those of another model, or not finite.
+            DiffaugError: ``k`` or the shape of the vectors is wrong, the vectors are those of another model, or one is
+                not finite.
         """
         if isinstance(corpus, VectorStore):
             corpus.vectors.require_model(self.fingerprint(), self.name, corpus.name)

@@ -76,6 +76,7 @@ class Reporter:
     Attributes:
         bad: counts of bad rows.
         skipped: counts of harmless rows, which are never passed to ``on_bad``.
+        notes: what else the user should know about the source.
     """
 
     def __init__(self, on_bad: OnBad, how_to_skip: str = HOW_TO_SKIP) -> None:
@@ -83,6 +84,7 @@ class Reporter:
             raise DiffaugError(f"on_bad must be 'error', 'skip' or a function, got {on_bad!r}")
         self.bad = ProblemCount()
         self.skipped = ProblemCount()
+        self.notes: list[str] = []
         self._on_bad = on_bad
         self._how_to_skip = how_to_skip
 
@@ -97,6 +99,12 @@ class Reporter:
         self.bad(problem)
         if callable(self._on_bad):
             self._on_bad(problem)
+
+    def note(self, source: str, text: str) -> None:
+        """Store a note, and log it unless the caller looks at problems itself."""
+        self.notes.append(text)
+        if not callable(self._on_bad):
+            logger.warning("%s: %s", source, text)
 
     def finish(self, source: str, used: int) -> None:
         """Log what was skipped, after the last row.
@@ -124,6 +132,11 @@ class Reporter:
 def raise_problem(problem: Problem) -> None:
     """Raise an error for any problem; the default of the line reader."""
     raise DiffaugError(str(problem))
+
+
+def printable(name: str) -> str:
+    """A name from user data as it is, or its repr if it has line breaks or other control characters."""
+    return name if name.isprintable() else repr(name)
 
 
 def quoted(value: object, width: int = 40) -> str:

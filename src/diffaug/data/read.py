@@ -33,6 +33,7 @@ from diffaug.errors import DiffaugError
 LabelNames = Mapping[Any, str]
 """A user's mapping from the labels in a file to entailment, neutral, contradiction or not_entailment."""
 
+WITHOUT_GOLD = "without a gold label"
 _NOT_MIXED = "all rows must be triplets, or all must be pairs"
 
 
@@ -63,8 +64,10 @@ def read_labelled_pairs(
 ) -> LabelledPairs:
     """Pairs from the columns ``premise, hypothesis, label``.
 
-    Labels are words, or numbers: 0, 1, 2 for entailment, neutral, contradiction if a 2 occurs in the data, otherwise 1
-    and 0 for entailment or not. ``labels`` overrides this, for example ``{"0": "entailment", "1": "not_entailment"}``.
+    Labels are words, or numbers: 0, 1, 2 for entailment, neutral, contradiction if a 2 or pairs without a gold label
+    occur in the data, otherwise 1 and 0 for entailment or not. The latter is a guess, which is logged, unless the
+    column's name says what 1 means (``is_entailment``). ``labels`` overrides this, for example ``{"0": "entailment",
+    "1": "not_entailment"}``.
     Pairs without a gold label (``-`` or -1) are skipped. Of AllNLI.tsv the split ``train`` is read.
     """
     pairs: LabelledPairs = _read(source, Kind.LABELLED_PAIRS, columns, on_bad, labels)
@@ -176,6 +179,8 @@ def read_table(
     if layout.refusal is not None:
         raise DiffaugError(layout.refusal)
     kind = layout.kind
+    names = layout.column_names(table)
+    label_column = names[layout.indices[-1]] if names else ""
     parse: Callable[[object], Any] | None = None
     if kind is Kind.LABELLED_PAIRS:
         parse, split = _LabelParser(labels), "train"
@@ -202,7 +207,10 @@ def read_table(
     if kind is Kind.SCORED_PAIRS:
         return ScoredPairs(*columns)
     if kind is Kind.LABELLED_PAIRS:
-        meanings = code_meanings({label for label in columns[2] if isinstance(label, int)})
+        codes = {label for label in columns[2] if isinstance(label, int)}
+        meanings, sure = code_meanings(codes, label_column, has_no_gold=WITHOUT_GOLD in reporter.skipped.kinds)
+        if not sure:
+            reporter.note(table.name, _guess(meanings))
         columns[2] = [label if isinstance(label, Label) else meanings[label] for label in columns[2]]
         return LabelledPairs(*columns)
     for name, number in table.late_names.items():
@@ -212,6 +220,15 @@ def read_table(
                 "data into two files"
             )
     return PositivePairs(*columns)
+
+
+def _guess(meanings: Mapping[int, Label]) -> str:
+    read = " and ".join(f"{code} as {meanings[code].value}" for code in (0, 1))
+    return (
+        f"the labels 0 and 1 are read {read}, which is a guess: in some files 0 is entailment; say what they mean, as "
+        "in --set data.label_names.0=entailment --set data.label_names.1=neutral (in Python: labels={0: 'entailment', "
+        "1: 'neutral'})"
+    )
 
 
 @dataclass(frozen=True)
@@ -235,7 +252,7 @@ class _LabelParser:
         label = parse_label(cell) if self._names is None else self._names.get(label_key(cell))
         if label is None:
             if has_no_gold_label(cell):
-                return _Bad("without a gold label", f"the label {quoted(cell)} means no gold label", harmless=True)
+                return _Bad(WITHOUT_GOLD, f"the label {quoted(cell)} means no gold label", harmless=True)
             advice = "map others with labels={LABEL: 'entailment'} (in a recipe: data.label_names)"
             return _Bad("unknown label", f"the label {quoted(cell)} is unknown; known are {self._known}; {advice}")
         if self._words is None:
