@@ -113,7 +113,8 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "train", train_shortly)
     # The workers of a grid inherit this.
     monkeypatch.setattr("diffaug.experiments.worker.train", train_shortly)
-    monkeypatch.setattr("diffaug.experiments.executor._PROCESSES", multiprocessing.get_context("fork"))
+    for module in ("diffaug.experiments.executor", "diffaug.inference.workers"):
+        monkeypatch.setattr(f"{module}._PROCESSES", multiprocessing.get_context("fork"))
     monkeypatch.setattr(store, "get", lambda source, folder, **options: folder / source.name)
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("diffaug.hub.push.HfApi", NoHub)

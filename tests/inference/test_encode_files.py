@@ -371,7 +371,7 @@ def test_a_full_disk_loses_only_the_shard_under_way(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(DiffaugError, match="cannot be written: No space left on device"):
+        with pytest.raises(DiffaugError, match="cannot be written: no space left on the disk"):
             embedder.encode_files(source, tmp_path / "a" / name, shard_size=5)
     result = embedder.encode_files(source, tmp_path / "a" / name, shard_size=5)
     assert result.continued in (10, 15, 20)
