@@ -12,7 +12,6 @@ import typer
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
-from diffaug.files import check_output
 
 if TYPE_CHECKING:
     from diffaug.data.documents import Documents
@@ -93,8 +92,6 @@ def encode(
     path = Path(out)
     if not stream and path.suffix not in {"", ".npy", ".parquet", ".jsonl"} and not path.is_dir():
         raise DiffaugError(f"--out must end in .npy, .parquet or .jsonl, or be a folder without a suffix, got {out}")
-    if not stream:
-        check_output(path, [*(sentences or []), model])
     if not stream and path.suffix in {"", ".parquet"}:
         from diffaug.inference.parquet import pyarrow_modules
 
