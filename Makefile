@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-browser test-kernels test-gpu test-min lint format docs benchmark clean
+.PHONY: help setup quickstart test test-faults test-browser test-kernels test-gpu test-min lint format docs benchmark clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -30,6 +30,10 @@ quickstart: $(READY)  ## train on the embedded data, show before and after
 PYTEST := pytest --numprocesses 2 --dist loadfile
 test: $(READY)   ## run the tests
 	$(BIN)/$(PYTEST)
+
+# Minutes: kills, full disks (mounting a small file system needs root; without, that part is skipped) and damaged files.
+test-faults: $(READY)  ## kill training runs, fill their disk and damage their files
+	OMP_NUM_THREADS=1 $(BIN)/pytest --capture=no tests/faults
 
 # `make test` leaves these out where there is no browser; here that is an error. Chromium is a package of most systems
 # (apt-get install chromium), or comes with `playwright install chromium`.

@@ -174,6 +174,12 @@ def _kind(path: Path) -> str:
     return "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device"
 
 
+def write_text(target: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_file(target) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
 @contextmanager
 def exclusive_lock(path: Path, busy: str | None = None) -> Iterator[None]:
     """Hold a lock file while the block runs, and delete it afterwards.

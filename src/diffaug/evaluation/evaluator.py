@@ -26,6 +26,7 @@ from diffaug.evaluation.retrieval_data import KEYS, read_retrieval
 from diffaug.evaluation.retrieval_data import ROLES as RETRIEVAL_ROLES
 from diffaug.evaluation.statistics import Comparison, average, bootstrap, compare, interval
 from diffaug.evaluation.tasks import Task, TaskResult, registered_task
+from diffaug.provenance import device_name, record_reads, versions
 
 PathLike = str | os.PathLike[str]
 Retrieval = Source | Mapping[str, Any]
@@ -104,15 +105,16 @@ def evaluate(
         raise DiffaugError(f"confidence must be between 0 and 1, got {confidence}")
     if versus is not None and resamples == 0:
         raise DiffaugError("comparing two models needs resamples: give a positive number or leave it out")
-    own = _own_tasks(
-        {"pairs": pairs, "triplets": triplets, "retrieval": retrieval}, columns or {}, ignore_identical_ids
-    )
-    names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
-    if not names and not own:
-        raise DiffaugError("nothing to evaluate: give tasks or your own data")
-    own += [registered_task(name) for name in names if name in TASKS]
-    names = [name for name in names if name not in TASKS]
-    loaded = _Tasks(names, data, own, seed)
+    with record_reads() as reads:
+        own = _own_tasks(
+            {"pairs": pairs, "triplets": triplets, "retrieval": retrieval}, columns or {}, ignore_identical_ids
+        )
+        names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
+        if not names and not own:
+            raise DiffaugError("nothing to evaluate: give tasks or your own data")
+        own += [registered_task(name) for name in names if name in TASKS]
+        names = [name for name in names if name not in TASKS]
+        loaded = _Tasks(names, data, own, seed)
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "device": device,
@@ -126,9 +128,11 @@ def evaluate(
         **vars(loaded.score(evaluated, settings)),
         missing=loaded.missing,
         warnings=loaded.warnings,
-        files={str(path): checksum for path, checksum in sorted(loaded.files.items())},
+        files=dict(sorted(reads.items())),
         sentences=len(loaded.sentences),
         settings=settings,
+        versions=versions(),
+        device="" if evaluated.embedder is None else device_name(evaluated.embedder.device),
     )
     if other is not None:
         result.versus = loaded.score(other, settings)
@@ -145,7 +149,6 @@ class _Tasks:
         self.tasks: list[Task] = []
         self.missing: dict[str, str] = {}
         self.warnings: list[str] = []
-        self.files: dict[Path, str] = {}
         self.geometry: GeometryTask | None = None
         if names:
             self._read_public(names, data, seed, needed=not own)
@@ -188,7 +191,6 @@ class _Tasks:
                     (stsb,) = found.subtasks.values()
                     self.geometry = GeometryTask.from_pairs(spec.name, stsb, 0.0, 5.0)
         self.warnings += folder.warnings
-        self.files |= folder.files
 
     def _add(self, name: str, task: Task | None, why_not: str) -> None:
         if task is None:

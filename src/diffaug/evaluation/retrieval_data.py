@@ -25,6 +25,7 @@ from diffaug.data.lines import json_values, read_lines
 from diffaug.data.problems import Reporter, raise_problem
 from diffaug.data.table import Source, open_table
 from diffaug.errors import DiffaugError
+from diffaug.provenance import checksum, report_read
 
 _INTEGER = re.compile(r"-?[0-9]{1,9}")
 KEYS = ("queries", "corpus", "relevant")
@@ -76,6 +77,7 @@ def read_retrieval(source: Source | Mapping[str, Any], columns: Columns | None =
     if path.suffix == ".json":
         try:
             content = json.loads(path.read_text("utf-8"))
+            report_read(str(path), checksum(path))
         except (OSError, ValueError, RecursionError) as error:
             raise DiffaugError(f"{path} cannot be read as JSON: {error}") from error
         return _from_mapping(content, str(path))

@@ -29,7 +29,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, atomic_folder
+from diffaug.files import atomic_folder, write_text
 from diffaug.hub.card import CARD, model_card
 from diffaug.models.backbone import quiet
 from diffaug.models.encoder import Encoder
@@ -79,8 +79,7 @@ def export_sentence_transformers(
     else:
         embedder.save(folder, overwrite=overwrite)
         if card is not None:
-            with atomic_file(Path(folder) / CARD) as temporary:
-                temporary.write_text(card, "utf-8")
+            write_text(Path(folder) / CARD, card)
     return obstacle
 
 

@@ -33,6 +33,8 @@ from diffaug.models.io.fetch import BACKBONE_FILES, find_folder
 P = ParamSpec("P")
 T = TypeVar("T")
 _LAYER = re.compile(r"\.\d+\.")
+# Weights of the wrong shape are reported, and refused here by name.
+_STRICT: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
 
 
 def load_backbone(
@@ -64,14 +66,7 @@ def load_mlm_transform(source: str) -> dict[str, Tensor] | None:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type != "bert" or config.hidden_act != "gelu":
             return None
-        model, report = BertForMaskedLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported
-        )
+        model, report = BertForMaskedLM.from_pretrained(folder, config=config, use_safetensors=True, **_STRICT)
     absent = _names([*report["missing_keys"], *report["mismatched_keys"]])
     if any(name.startswith("cls.predictions.transform.") for name in absent):
         return None
@@ -94,11 +89,9 @@ def _load(
         model, report = model_class.from_pretrained(
             folder,
             config=config,
-            dtype=torch.float32,
             use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported, and refused below by name
             trust_remote_code=trust_remote_code,
+            **_STRICT,
             **(_without_pooler(config) if model_class is AutoModel else {}),
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -115,13 +108,7 @@ def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source
     with quiet(), explained(source):
         backbone_config = AutoConfig.for_model(**config)
         model, report = MODEL_MAPPING[type(backbone_config)].from_pretrained(
-            None,
-            config=backbone_config,
-            state_dict=dict(weights),
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported, and refused below by name
-            **_without_pooler(backbone_config),
+            None, config=backbone_config, state_dict=dict(weights), **_STRICT, **_without_pooler(backbone_config)
         )
     complain(source, report["missing_keys"], report["mismatched_keys"], report["unexpected_keys"])
     check_finite(weights, source)

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, check_output
+from diffaug.experiments.grid import SIMILARITIES
+from diffaug.files import check_output, write_text
 from diffaug.progress import progress_bar
 from diffaug.report.data import Sentences, map_data, metric_data, pair_data, run_data
 from diffaug.report.embeddings import Projection
 from diffaug.report.grids import GridRuns, read_grid
 from diffaug.report.page import Page
-from diffaug.report.pairs import SIMILARITIES, pair_sets
+from diffaug.report.pairs import pair_sets
 from diffaug.report.runs import Run, find_folders, read_run
 from diffaug.report.settings import compare_settings
 
@@ -88,8 +89,7 @@ def build(
             "sentences": sentences.texts(),
         }
     )
-    with atomic_file(out) as temporary:
-        temporary.write_text(text, "utf-8")
+    write_text(out, text)
     return out
 
 

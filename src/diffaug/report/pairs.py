@@ -15,11 +15,11 @@ from scipy.stats import rankdata
 from diffaug.data.read import read_scored_pairs
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
+from diffaug.experiments.grid import SIMILARITIES
 from diffaug.report.runs import Run
 
 Floats = NDArray[np.float64]
 
-SIMILARITIES = "similarities.npz"
 # The recipe's settings that name scored pairs.
 _SOURCES = ("dev", "test")
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from diffaug.config import read_settings
 from diffaug.errors import DiffaugError
+from diffaug.experiments.grid import FAILURE, GRID, read_metrics
 from diffaug.experiments.results import Cell, Result
 
 State = Literal["finished", "unfinished", "failed", "waiting"]
 
-RECIPE, METRICS, SUMMARY, FAILURE = "recipe.yaml", "metrics.jsonl", "summary.json", "failure.txt"
-GRID = "grid.json"
+RECIPE, SUMMARY = "recipe.yaml", "summary.json"
 # Subfolders of a run, which contain no other runs.
 _INNER = {"best", "checkpoints", "tables", "figures"}
 
@@ -89,7 +88,7 @@ def read_run(folder: Path, name: str) -> Run:
     Raises:
         DiffaugError: a file in it is invalid.
     """
-    metrics = list(_metrics(folder / METRICS))
+    metrics = list(read_metrics(folder, unfinished=True))
     run = Run(folder, name, "unfinished", _progress(folder, metrics), _recipe(folder / RECIPE), metrics, family=name)
     summary = _json(folder / SUMMARY)
     if summary is not None:
@@ -119,22 +118,6 @@ def _recipe(path: Path) -> dict[str, Any]:
         if not isinstance(values.get(name), (dict, type(None))):
             raise DiffaugError(f"{path}: {name} must be a group of settings, not {values[name]!r:.80}")
     return values
-
-
-def _metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics file; the last line may be incomplete while the run continues."""
-    if not path.is_file():
-        return
-    lines = path.read_text("utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            values = json.loads(line)
-            yield {**values, "stage": int(values["stage"]), "step": int(values["step"])}
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            if number < len(lines):
-                raise DiffaugError(
-                    f"{path}, line {number}: not a JSON object with stage and step: {line[:80]!r}"
-                ) from error
 
 
 def _json(path: Path) -> dict[str, Any] | None:
