@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from diffaug.errors import DiffaugError as DiffaugError
     from diffaug.evaluation import evaluate as evaluate
     from diffaug.evaluation.tasks import TaskResult as TaskResult
+    from diffaug.inference.index import Index as Index
+    from diffaug.inference.stored import StoredVectors as StoredVectors
     from diffaug.methods.base import Method as Method
     from diffaug.methods.twostage import TwoStage as TwoStage
+    from diffaug.mining import mine_hard_negatives as mine_hard_negatives
     from diffaug.models.views.base import Views as Views
     from diffaug.models.views.text import TextViews as TextViews
     from diffaug.training.run import train as train
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DiffaugError",
     "Embedder",
+    "Index",
     "Method",
+    "StoredVectors",
     "TaskResult",
     "TextViews",
     "TwoStage",
@@ -35,6 +40,7 @@ __all__ = [
     "evaluate",
     "load_plugin",
     "load_recipe",
+    "mine_hard_negatives",
     "register_loss",
     "register_method",
     "register_task",
@@ -45,6 +51,8 @@ __all__ = [
 _HOMES = {
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
+    "Index": "diffaug.inference.index",
+    "StoredVectors": "diffaug.inference.stored",
     "Method": "diffaug.methods.base",
     "TaskResult": "diffaug.evaluation.tasks",
     "TextViews": "diffaug.models.views.text",
@@ -53,6 +61,7 @@ _HOMES = {
     "evaluate": "diffaug.evaluation",
     "load_plugin": "diffaug.config.registry",
     "load_recipe": "diffaug.config",
+    "mine_hard_negatives": "diffaug.mining",
     "register_loss": "diffaug.config.registry",
     "register_method": "diffaug.config.registry",
     "register_task": "diffaug.config.registry",

@@ -123,6 +123,12 @@ def atomic_file(target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(target: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_file(target) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
 def check_output(target: Path, inputs: Iterable[str | Path | None] = ()) -> None:
     """Check that a command may write a file or folder. Every command that writes calls this before it computes.
 
@@ -172,12 +178,6 @@ def _resolved(path: Path) -> Path:
 
 def _kind(path: Path) -> str:
     return "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device"
-
-
-def write_text(target: Path, text: str) -> None:
-    """Write a text file atomically."""
-    with atomic_file(target) as temporary:
-        temporary.write_text(text, "utf-8")
 
 
 @contextmanager

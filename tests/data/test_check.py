@@ -71,9 +71,11 @@ def test_labelled_pairs(tmp_path: Path) -> None:
 
 def test_labelled_pairs_without_triplets(tmp_path: Path) -> None:
     report = check(file(tmp_path, "a.csv", "premise,hypothesis,label", "a,b,1", "c,d,0"))
+    assert "2 pairs: 1 same, 1 different" in str(report)
+    report = check(file(tmp_path, "b.csv", "premise,hypothesis,label", "a,b,entailment", "c,d,contradiction"))
     assert report.usable
     assert "none can be built" in str(report)
-    assert "stage 1; stage 2 of the supervised setting needs triplets" in str(report)
+    assert "--recipe adapt-diffaug" in str(report), "it needs no triplets"
     report = check(file(tmp_path, "b.csv", "premise,hypothesis,label", "a,b,1", "c,d,1"))
     assert not report.usable
     assert "unusable: both entailments and contradictions (or pairs labelled not_entailment) are needed" in str(report)
@@ -208,7 +210,7 @@ def test_from_a_foreign_file_to_a_run(tmp_path: Path, tiny_bert: Path, monkeypat
 
     columns = {"premise": "Ticket A", "hypothesis": "Ticket B", "label": "Urteil"}
     second = typed(check("tickets.csv", columns), "say what the labels mean")
-    assert second == [*arguments, "--label", "gleiches Problem=entailment", "--label", "anderes Problem=not_entailment"]
+    assert second == [*arguments, "--label", "gleiches Problem=same", "--label", "anderes Problem=different"]
 
     runner = CliRunner()
     third = runner.invoke(app, second)
@@ -216,7 +218,8 @@ def test_from_a_foreign_file_to_a_run(tmp_path: Path, tiny_bert: Path, monkeypat
     assert "entailment: 3 (50.0 %)" in third.output
     assert "the sentences seem to be German" in third.output
     command = third.output.splitlines()[-1]
-    short = f"--set model.backbone={tiny_bert} --set stage1.steps=1 --set stage2.steps=1 --set stage2.batch_size=3 -q"
+    small = " ".join(f"--set {stage}.steps=1 --set {stage}.batch_size=4" for stage in ("stage1", "stage2"))
+    short = f"--set model.backbone={tiny_bert} {small} -q"
     run = runner.invoke(app, shlex.split(f"{command[command.index('diffaug ') + 8 :]} {short}"))
     assert run.exit_code == 0, run.output + repr(run.exception)
     assert Path("runs/mine/best/diffaug.json").is_file()
@@ -271,3 +274,14 @@ def test_semicolons_in_sentences_are_no_separators(tmp_path: Path) -> None:
     ]
     quoted = file(tmp_path, "c.csv", "sent0;sent1;hard_neg", '"A; b, c";"d";"e"', "1, 2;3;4")
     assert list(read_triplets(quoted)) == [("A; b, c", "d", "e"), ("1, 2", "3", "4")]
+
+
+def test_a_header_is_no_class(tmp_path: Path) -> None:
+    pairs = ("Ich habe das Passwort {} vergessen\tLogin", "Wo ist die Rechnung {} geblieben\tRechnung")
+    rows = [pair.format(i) for i in range(6) for pair in pairs]
+    report = check(file(tmp_path, "a.tsv", "Nachricht\tBereich", *rows))
+    assert not report.usable
+    assert "the columns may be sentences with a class; if so, type: " in str(report)
+    assert "--column sentence=Nachricht --column class=Bereich" in str(report)
+    assert "12 sentences of 2 classes" in str(check(file(tmp_path, "b.tsv", *rows)))
+    assert "12 sentences of 2 classes" in str(check(tmp_path / "a.tsv", {"sentence": "Nachricht", "class": "Bereich"}))

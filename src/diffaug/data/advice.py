@@ -28,7 +28,8 @@ _FUNCTION_WORDS = {
 _RECIPES = {
     Kind.TRIPLETS: ("diffaug-sup", "nli"),
     Kind.LABELLED_PAIRS: ("diffaug-sup", "nli"),
-    Kind.POSITIVE_PAIRS: ("simcse-sup", "nli"),
+    Kind.POSITIVE_PAIRS: ("adapt-diffaug", "nli"),
+    Kind.CLASSES: ("adapt-diffaug", "nli"),
     Kind.SENTENCES: ("simcse-unsup", "unlabelled"),
 }
 
@@ -52,6 +53,8 @@ def propose_columns(table: Table) -> tuple[Kind, dict[str, str]] | None:
         kind, chosen = Kind.LABELLED_PAIRS, [*texts, labels[0]]
     elif len(texts) == 2 and scores:
         kind, chosen = Kind.SCORED_PAIRS, [*texts, scores[0]]
+    elif len(texts) == 1 and labels:
+        kind, chosen = Kind.CLASSES, [*texts, labels[0]]
     elif 1 <= len(texts) <= 3:
         kind, chosen = (Kind.SENTENCES, Kind.POSITIVE_PAIRS, Kind.TRIPLETS)[len(texts) - 1], texts
     else:
@@ -131,7 +134,7 @@ def language_advice(columns: Sequence[Sequence[str]]) -> list[str]:
 
 def label_options(values: Sequence[str]) -> str:
     """The options that say what two or three unknown labels mean, as a guess to be corrected."""
-    meanings = ("entailment", "not_entailment") if len(values) == 2 else ("entailment", "neutral", "contradiction")
+    meanings = ("same", "different") if len(values) == 2 else ("entailment", "neutral", "contradiction")
     return " ".join(f"--label {shlex.quote(f'{value}={means}')}" for value, means in zip(values, meanings, strict=True))
 
 
@@ -141,7 +144,7 @@ def command(
     columns: Mapping[str, str | int] | None,
     labels: Mapping[str, str] | None = None,
     *,
-    needs_text: bool = False,
+    all_pairs: bool = False,
     skip: bool = False,
 ) -> str:
     """The command that uses the data, as it is typed in a shell.
@@ -151,17 +154,15 @@ def command(
         source: the file.
         columns: which column is what.
         labels: what the labels mean.
-        needs_text: no triplets can be built, so stage 2 needs unlabelled sentences.
+        all_pairs: these are pairs from which few or no triplets can be built; learn from the pairs.
         skip: the data has bad rows.
     """
     if kind is Kind.SCORED_PAIRS:
         given = f" {column_options(columns)}" if columns else ""
         return f"diffaug eval --model embedded --pairs {shlex.quote(source)}{given}"
-    recipe, key = _RECIPES[kind]
+    recipe, key = ("adapt-diffaug", "nli") if all_pairs else _RECIPES[kind]
     settings = [shlex.quote(f"data.{key}={source}")]
     settings += column_settings(key, columns or {})
     settings += [shlex.quote(f"data.label_names.{value}={meaning}") for value, meaning in (labels or {}).items()]
-    if needs_text:
-        recipe, settings = "diffaug-semi", [*settings, "data.unlabelled=SENTENCES.txt"]
     settings += ["data.on_bad=skip"] * skip
     return f"diffaug train --recipe {recipe} --out runs/mine " + " ".join(f"--set {one}" for one in settings)

@@ -55,6 +55,16 @@ def build(
         raise DiffaugError(f"{out} is a folder; name the file to write, as in {out / 'report.html'}")
     # An earlier page in the folder may be replaced, a file of a run may not.
     check_output(out, (path for path in folder.rglob("*") if path.suffix != ".html" and path.is_file()))
+    try:
+        text = _page(folder, projection, maps, pairs, device)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        # Files are checked when they are read, but not every value in them.
+        raise DiffaugError(f"a file in {folder} is damaged ({type(error).__name__}: {error!s:.200})") from error
+    write_text(out, text)
+    return out
+
+
+def _page(folder: Path, projection: Projection | None, maps: int, pairs: int, device: str | None) -> str:
     grids, single_runs = _collect(folder)
     runs = [run for grid in grids for run in grid.runs] + single_runs
     models = _mapped(runs, maps) if projection is not None else {}
@@ -78,7 +88,7 @@ def build(
     settings = compare_settings([run.recipe for run in runs])
     series = run_data(runs, settings.own)
     page = Page(folder, grids, runs, settings, notes)
-    text = page.html(
+    return page.html(
         {
             "runs": series,
             "shared": settings.shared,
@@ -89,8 +99,6 @@ def build(
             "sentences": sentences.texts(),
         }
     )
-    write_text(out, text)
-    return out
 
 
 @contextmanager

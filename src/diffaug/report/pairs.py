@@ -162,7 +162,7 @@ def _saved_cosines(path: Path) -> dict[str, tuple[Floats, Floats]]:
             return {
                 task: (arrays[f"{task}/cosine"].astype(float), arrays[f"{task}/gold"].astype(float)) for task in tasks
             }
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # damaged archives raise errors of many classes
         raise DiffaugError(f"{path} cannot be read: {error}") from error
 
 
