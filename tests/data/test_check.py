@@ -65,6 +65,8 @@ def test_labelled_pairs(tmp_path: Path) -> None:
 
 def test_labelled_pairs_without_triplets(tmp_path: Path) -> None:
     report = check(file(tmp_path, "a.csv", "premise,hypothesis,label", "a,b,1", "c,d,0"))
+    assert "2 pairs: 1 same, 1 different" in str(report)
+    report = check(file(tmp_path, "b.csv", "premise,hypothesis,label", "a,b,entailment", "c,d,contradiction"))
     assert report.usable
     assert "none can be built" in str(report)
     assert "stage 1; stage 2 of the supervised setting needs triplets" in str(report)

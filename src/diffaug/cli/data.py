@@ -20,6 +20,7 @@ _KINDS = {
     "labelled": "LABELLED_PAIRS",
     "scored": "SCORED_PAIRS",
     "positive": "POSITIVE_PAIRS",
+    "classes": "CLASSES",
 }
 Folder = Annotated[
     Path | None,
@@ -36,6 +37,7 @@ def register(app: typer.Typer) -> None:
     """Add this group of commands to ``app``."""
     data_app = typer.Typer(help="Check your own data and download public data.", no_args_is_help=True)
     data_app.command()(check)
+    data_app.command()(mine)
     data_app.command("ls")(list_datasets)
     data_app.command()(get)
     data_app.command()(status)
@@ -65,6 +67,63 @@ def check(
     typer.echo(str(report))
     if not report.usable:
         raise typer.Exit(1)
+
+
+def mine(
+    labels: Annotated[str, typer.Argument(help="Pairs that belong together, triplets, or sentences with a class.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .csv file of triplets to write.")],
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Sentences to find negatives in; default: those of the labels."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The model that finds them; default: the embedded encoder.")
+    ] = None,
+    num_negatives: Annotated[int, typer.Option(help="Negatives per pair; each makes a triplet.")] = 3,
+    sampling: Annotated[str, typer.Option(help="top: the most similar that fit; random: any that fit.")] = "top",
+    range_min: Annotated[int, typer.Option(help="Skip this many of the most similar sentences.")] = 0,
+    range_max: Annotated[int, typer.Option(help="Look at this many of the most similar sentences.")] = 100,
+    max_score: Annotated[float | None, typer.Option(help="Highest cosine of anchor and negative.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Lowest cosine of anchor and negative.")] = None,
+    absolute_margin: Annotated[
+        float | None, typer.Option(help="How far a negative's cosine is below the positive's, at least.")
+    ] = None,
+    relative_margin: Annotated[
+        float,
+        typer.Option(help="The same as a part of the positive's cosine; a large negative number switches it off."),
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of --sampling random.")] = 0,
+    column: Columns = None,
+) -> None:
+    """Find hard negatives in your own text, and write triplets."""
+    if out.suffix != ".csv":
+        raise DiffaugError(f"--out must end in .csv, got {out}")
+    if sampling not in ("top", "random"):
+        raise DiffaugError(f"--sampling must be top or random, got {sampling!r}")
+    import csv
+
+    from diffaug.embedder import Embedder
+    from diffaug.files import atomic_file
+    from diffaug.mining import mine_hard_negatives
+
+    triplets = mine_hard_negatives(
+        Embedder.from_pretrained(model),
+        labels,
+        text,
+        num_negatives=num_negatives,
+        sampling=sampling,  # type: ignore[arg-type] # checked above
+        range_min=range_min,
+        range_max=range_max,
+        max_score=max_score,
+        min_score=min_score,
+        absolute_margin=absolute_margin,
+        relative_margin=relative_margin,
+        seed=seed,
+        columns=parse_columns(column),
+    )
+    with atomic_file(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("anchor", "positive", "negative"), *triplets])
+    typer.echo(f"{len(triplets):,} triplets of {len(set(triplets.anchors)):,} anchors -> {out}", err=True)
 
 
 def list_datasets() -> None:

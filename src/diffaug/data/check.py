@@ -15,7 +15,15 @@ from diffaug.data.labels import Label
 from diffaug.data.leakage import find_leakage, sentence_columns
 from diffaug.data.problems import ProblemCount, quoted
 from diffaug.data.read import open_source, read_table
-from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets, triplets_from_pairs
+from diffaug.data.records import (
+    Classes,
+    LabelledPairs,
+    PositivePairs,
+    ScoredPairs,
+    Triplets,
+    summary,
+    triplets_from_pairs,
+)
 from diffaug.data.table import Source, Table, split_index
 from diffaug.errors import DiffaugError
 
@@ -119,6 +127,8 @@ def _describe(data: Any, report: DataReport, source: str) -> list[str]:
         return _describe_scored(data, report, source)
     if isinstance(data, PositivePairs):
         return _describe_positive(data, report, source)
+    if isinstance(data, Classes):
+        return _describe_classes(data, report, source)
     counts = Counter(data)
     _add_lengths(report, data)
     repeats = [_repeats(len(data) - len(counts), "sentences")]
@@ -146,10 +156,20 @@ def _describe_positive(pairs: PositivePairs, report: DataReport, source: str) ->
     if repeated := rows - len(set(pairs.positives)):
         negatives.append(f"{repeated:,} positives repeat an earlier one; in one batch they are negatives of each other")
     report.add("negatives", *negatives)
-    return [
-        f"--set data.nli={source}   stage 2 of simcse-sup and promptbert-sup, and of diffaug-sup with stage1=null",
-        "stage 1 and auxiliary losses learn from contradictions, and need triplets or labelled pairs",
-    ]
+    return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug, simcse-sup and other supervised recipes"]
+
+
+def _describe_classes(data: Classes, report: DataReport, source: str) -> list[str]:
+    sizes = Counter(data.classes).most_common()
+    report.add("classes", summary(data), *(f"{quoted(name)}: {count:,}" for name, count in sizes[:5]))
+    _add_lengths(report, data.sentences)
+    _add_repeats(report, list(data), "classes")
+    if len(sizes) < 2:
+        report.usable = False
+        return ["unusable: at least two classes are needed"]
+    if single := [name for name, count in sizes if count == 1]:
+        report.add("odd", f"{len(single):,} classes have only one sentence, for example {quoted(single[0])}")
+    return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug and adapt-simcse"]
 
 
 def _describe_labelled(pairs: LabelledPairs, report: DataReport, source: str) -> list[str]:
@@ -161,6 +181,9 @@ def _describe_labelled(pairs: LabelledPairs, report: DataReport, source: str) ->
     if counts[Label.ENTAILMENT] in (0, len(pairs) - counts[Label.NEUTRAL]):
         report.usable = False
         return ["unusable: both entailments and contradictions (or pairs labelled not_entailment) are needed"]
+    if Label.NOT_ENTAILMENT in counts:
+        report.add("training", summary(pairs))
+        return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug and adapt-simcse, which use all pairs"]
     try:
         built = len(triplets_from_pairs(pairs))
     except DiffaugError:
@@ -186,6 +209,7 @@ def _describe_scored(pairs: ScoredPairs, report: DataReport, source: str) -> lis
     return [
         f"--set data.dev={source}   to select the best checkpoint",
         f"--set data.test={source}   to measure the result (never the same file as dev)",
+        f"--set data.nli={source}   to learn from, with adapt-diffaug or adapt-simcse (another file than dev and test)",
         precision,
     ]
 
