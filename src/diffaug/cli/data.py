@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     data_app.command("ls")(list_datasets)
     data_app.command()(get)
     data_app.command()(status)
+    data_app.command()(cache)
     app.add_typer(data_app, name="data")
 
 
@@ -190,6 +191,24 @@ def status(to: Folder = None) -> None:
     if damaged:
         typer.echo("download damaged data again: diffaug data get NAME --again")
         raise typer.Exit(1)
+
+
+def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = False) -> None:
+    """Show the large text that training has read and tokenised on this machine ($DIFFAUG_CACHE)."""
+    from diffaug.data import disk_cache
+
+    if clear:
+        disk_cache.clear()
+    entries = disk_cache.entries()
+    typer.echo(f"{disk_cache.corpus_cache()}: {_megabytes(sum(entry.size for entry in entries))}")
+    for entry in entries:
+        sources = ", ".join(entry.details.get("sources", []))
+        count = f"{entry.details['sentences']:,} sentences"
+        typer.echo(f"{entry.folder.parent.name}  {_megabytes(entry.size):>10}  {count}  {sources}".rstrip())
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
 
 
 @contextmanager

@@ -185,14 +185,19 @@ def hub_parts(source: str) -> tuple[str, str | None, str | None, str]:
     return name, revision or None, config or None, split
 
 
+def is_pinned(source: str) -> bool:
+    """Whether a ``hub:`` source names a commit."""
+    return re.fullmatch("[0-9a-f]{40}", hub_parts(source)[1] or "") is not None
+
+
 def pin_revision(source: str) -> str:
     """A ``hub:`` source with the commit that its revision is now, so that it can be read again.
 
     Without a connection, the source is returned as it is.
     """
-    name, revision, _, _ = hub_parts(source)
-    if revision is not None and re.fullmatch("[0-9a-f]{40}", revision):
+    if is_pinned(source):
         return source
+    name, revision, _, _ = hub_parts(source)
     try:
         from huggingface_hub import HfApi, constants
 
