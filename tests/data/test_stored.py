@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from diffaug.cli import app
 from diffaug.config import DataSettings
+from diffaug.data import corpus as corpus_module
 from diffaug.data import disk_cache, stored
 from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
@@ -186,6 +187,25 @@ def test_of_two_processes_one_does_the_work(
         process.join(60)
     assert one == other
     assert log.read_text() == "tokenised\n"
+
+
+def test_leakage_is_computed_once(
+    text: Path, collator: Collator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: list[str]
+) -> None:
+    dev, compared = tmp_path / "dev.tsv", []
+    find = corpus_module.find_leakage
+    monkeypatch.setattr(corpus_module, "find_leakage", lambda *how: (compared.append(1), find(*how))[1])
+
+    def shared(rows: str) -> int:
+        dev.write_text(rows, "utf-8")
+        corpus = Corpus(DataSettings(unlabelled=str(text), dev=str(dev)), collator)
+        corpus.sentences()
+        return corpus.leakage()["dev"].exact_sentences
+
+    assert [shared(f"4\t{sentences[0]}\tA cat.\n1\tTea.\tA plane.\n") for _ in range(2)] == [1, 1]
+    assert len(compared) == 1
+    assert shared(f"4\t{sentences[0]}\t{sentences[1]}\n1\tTea.\tA plane.\n") == 2
+    assert len(compared) == 2
 
 
 def test_duplicates_are_those_of_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,9 +202,10 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = F
     entries = disk_cache.entries()
     typer.echo(f"{disk_cache.corpus_cache()}: {_megabytes(sum(entry.size for entry in entries))}")
     for entry in entries:
-        sources = ", ".join(entry.details.get("sources", []))
-        count = f"{entry.details['sentences']:,} sentences"
-        typer.echo(f"{entry.folder.parent.name}  {_megabytes(entry.size):>10}  {count}  {sources}".rstrip())
+        parts = [entry.folder.parent.name, f"{_megabytes(entry.size):>10}"]
+        if "sentences" in entry.details:
+            parts.append(f"{entry.details['sentences']:,} sentences")
+        typer.echo("  ".join([*parts, *entry.details.get("sources", [])]))
 
 
 def _megabytes(size: int) -> str:

@@ -29,11 +29,12 @@ from diffaug.data.records import (
     triplets_from_pairs,
 )
 from diffaug.data.sampling import Examples, Mixture, draw, draw_indices
-from diffaug.data.stored import StoredText, distinct_sentences, is_large, store_text, store_tokens
+from diffaug.data.stored import StoredText, distinct_sentences, is_large, store_text, store_tokens, stored_leakage
 from diffaug.data.table import HUB_PREFIX, IN_MEMORY, InMemoryRows, pin_revision
 from diffaug.data.tokens import TokenColumn
 from diffaug.errors import DiffaugError
 from diffaug.provenance import record_reads
+from diffaug.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -212,8 +213,14 @@ class Corpus:
             training += [part.texts() for part in self.labelled] if "nli" in self._trained_on else []
             return find_leakage({name: pairs.texts() for name, pairs in scored.items()}, training)
 
-        keys = [self._key(name) for name in (*scored, *sorted(self._trained_on))]
+        names = (*scored, *sorted(self._trained_on))
+        keys = [self._key(name) for name in names]
         key = None if None in keys else ("leakage", tuple(scored), tuple(keys), self._drawn())
+        if "unlabelled" in self._trained_on and isinstance(self._unlabelled, StoredText):
+            # With many sentences this takes longer than everything else before the first step.
+            content = [(name, list(self.files[name].values()), self._settings.columns.get(name)) for name in names]
+            stored_key = (__version__, self._unlabelled.key, content, self._drawn(), self._settings.on_bad)
+            return self._cache.once(key, lambda: stored_leakage(self._cache.disk, stored_key, compare))
         return self._cache.once(key, compare)
 
     @cached_property

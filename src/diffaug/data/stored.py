@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from itertools import islice
@@ -22,6 +22,7 @@ from numpy.typing import DTypeLike, NDArray
 from diffaug.data.collate import Collator
 from diffaug.data.columns import Columns
 from diffaug.data.disk_cache import DiskCache
+from diffaug.data.leakage import Leakage
 from diffaug.data.problems import OnBad
 from diffaug.data.read import iterate_sentences
 from diffaug.data.table import HUB_PREFIX, InMemoryRows, is_pinned, source_path
@@ -170,6 +171,24 @@ def store_tokens(
 
     entry = cache.entry(name, build)
     return StoredTokens(entry.folder, entry.details["dtype"])
+
+
+def stored_leakage(
+    cache: DiskCache, key: Sequence[Any], compare: Callable[[], Mapping[str, Leakage]]
+) -> dict[str, Leakage]:
+    """What ``compare`` returns, read from the cache or written to it.
+
+    Args:
+        cache: for the result.
+        key: the content of all data that are compared, as JSON values.
+        compare: compares evaluation data with a stored text.
+    """
+
+    def build(folder: Path) -> Mapping[str, Any]:
+        return {"what": "leakage", "leakage": {name: found.to_dict() for name, found in compare().items()}}
+
+    found = cache.entry(f"leakage-{_key(*key)}", build).details["leakage"]
+    return {name: Leakage(**{**values, "example": tuple(values["example"])}) for name, values in found.items()}
 
 
 def distinct_sentences(text: StoredText) -> Iterator[str]:
