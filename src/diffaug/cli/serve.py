@@ -1,4 +1,4 @@
-"""`diffaug serve` and `diffaug label`."""
+"""`diffaug serve`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def serve(
     trust_remote_code: Trust = False,
 ) -> None:
     """Serve a model over HTTP: embeddings as OpenAI's clients ask for them, similarity, and search with a page."""
-    _require_packages()
+    require_packages()
     from diffaug.serve.api import Served, create_app, served_name
     from diffaug.serve.corpus import MemoryCorpus, open_corpus
     from diffaug.serve.web import Limits, listen
@@ -88,10 +88,15 @@ def serve(
     limits = Limits(max_bytes, timeout, token)
     app = create_app(models, limits, queue_limit)
     rows = "" if corpus is None else f", {corpus.rows:,} documents"
-    _run(app, sock, limits, f"{models[0].name} (width {embedder.width}, on {embedder.device}{rows})")
+    run_server(app, sock, limits, f"{models[0].name} (width {embedder.width}, on {embedder.device}{rows})")
 
 
-def _require_packages() -> None:
+def require_packages() -> None:
+    """Check that the extra ``serve`` is installed.
+
+    Raises:
+        DiffaugError: it is not.
+    """
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
@@ -99,7 +104,8 @@ def _require_packages() -> None:
         raise DiffaugError("the server needs Starlette and uvicorn: pip install 'diffaug[serve]'") from error
 
 
-def _run(app: object, sock: socket.socket, limits: Limits, what: str) -> None:
+def run_server(app: object, sock: socket.socket, limits: Limits, what: str) -> None:
+    """Say where the server is, and serve until it is ended."""
     from diffaug.serve.web import address, is_public, run
 
     if is_public(sock) and limits.token is None:

@@ -43,6 +43,7 @@ _HEADERS = {
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _MAX_CONNECTIONS = 2_048
+_MAX_INTEGER = 1 << 63  # of SQLite and numpy
 _MAX_NUMBER_DIGITS = 400  # Python takes quadratic time to parse longer integers
 
 
@@ -145,7 +146,8 @@ def field(data: Mapping[str, Any], name: str, kind: type, default: Any = ...) ->
         return default
     if value is None:
         raise ApiError(400, f"{name} is missing", param=name)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    wrong = not isinstance(value, kind)
+    if wrong or (kind is int and (isinstance(value, bool) or abs(value) >= _MAX_INTEGER)):
         words = {str: "a string", int: "an integer", bool: "true or false", dict: "an object", list: "a list"}
         raise ApiError(400, f"{name} must be {words[kind]}", param=name)
     return value
