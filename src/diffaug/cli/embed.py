@@ -243,7 +243,9 @@ def predict(
         raise DiffaugError(f"--kind must be logistic or prototypes, got {kind!r}")
     if save is not None and labels is None:
         raise DiffaugError("--save needs --labels")
-    lines = _read(sentences, column, None, "error").sentences
+    from diffaug.data.documents import read_documents
+
+    lines = read_documents(sentences, parse_columns(column)).sentences
     embedder = load_embedder(model, device, trust_remote_code)
     if labels is not None:
         from diffaug.data.read import read_classes
