@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from diffaug.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from diffaug.adaptation.run import AdaptResult as AdaptResult
+    from diffaug.adaptation.run import adapt as adapt
     from diffaug.config import load_recipe as load_recipe
     from diffaug.embedder import Embedder as Embedder
     from diffaug.errors import DiffaugError as DiffaugError
@@ -15,9 +17,20 @@ if TYPE_CHECKING:
     from diffaug.mining import mine_hard_negatives as mine_hard_negatives
     from diffaug.training.run import train as train
 
-__all__ = ["DiffaugError", "Embedder", "evaluate", "load_recipe", "mine_hard_negatives", "train"]
+__all__ = [
+    "AdaptResult",
+    "DiffaugError",
+    "Embedder",
+    "adapt",
+    "evaluate",
+    "load_recipe",
+    "mine_hard_negatives",
+    "train",
+]
 
 _HOMES = {
+    "AdaptResult": "diffaug.adaptation.run",
+    "adapt": "diffaug.adaptation.run",
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
     "evaluate": "diffaug.evaluation",

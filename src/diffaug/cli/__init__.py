@@ -8,7 +8,7 @@ import warnings
 
 import typer
 
-from diffaug.cli import convert, data, embed, evaluate, export, push, report, reproduce, train
+from diffaug.cli import adapt, convert, data, embed, evaluate, export, push, report, reproduce, train
 from diffaug.errors import DiffaugError
 from diffaug.version import __version__
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 embed.register(app)
 data.register(app)
 train.register(app)
+adapt.register(app)
 evaluate.register(app)
 push.register(app)
 convert.register(app)
