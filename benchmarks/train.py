@@ -40,7 +40,7 @@ from diffaug.losses.contrastive import info_nce
 from diffaug.methods import method_class
 from diffaug.methods.base import Stage, StepBatch
 from diffaug.methods.twostage import TwoStage
-from diffaug.training.execution.executor import choose_executor
+from diffaug.training.execution.executor import fast_executor, plain_executor
 from diffaug.training.optimizer import build_optimizer, trainable
 from diffaug.training.precision import Precision
 from diffaug.training.prefetch import Prefetcher
@@ -171,7 +171,8 @@ class Bench:
         parameters = list(learning.values())
         optimizer = build_optimizer(method, stage)
         method.begin(stage)
-        executor = choose_executor(method, stage, self.precision, self.device, learning, fast)
+        make = fast_executor(method, stage, self.precision, self.device, learning) if fast else None
+        executor = make() if make else plain_executor(method, stage, self.precision)
         stream = "nli" if number == 1 else "contrastive"
 
         def prepare(index: int) -> StepBatch:

@@ -52,6 +52,16 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture
+def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test registers is forgotten after it."""
+    from diffaug.config import registry
+
+    for kind in (registry.METHODS, registry.VIEWS, registry.LOSSES, registry.TASKS):
+        monkeypatch.setattr(kind, "_plugins", dict(kind._plugins))
+        monkeypatch.setattr(kind, "_loaded", dict(kind._loaded))
+
+
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
     """Sentences of different lengths, scripts and endings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_changes_reach_their_settings() -> None:
         ("seed.deep=1", "seed is a single value"),
         ("stage1.steps", "write it as key=value"),
         ("stage1=5", "stage1 must be a group of settings"),
-        ("stage1.steps=[1", "cannot read the value"),
+        ("stage1.steps=[1", r"the value of 'stage1.steps=\[1' is not valid YAML"),
         ("loop.eval_every=0", "loop.eval_every = 0 does not fit; it must be at least 1"),
         ("stage2.steps=-1", "stage2.steps = -1 does not fit; it must be at least 1"),
         ("stage2.batch_size=1", "stage2.batch_size = 1 does not fit; it must be at least 2"),
@@ -126,3 +127,133 @@ def test_whole_numbers_are_numbers_and_yaml_strings_too() -> None:
     assert recipe.stage2.epochs == 2.0
     assert recipe.stage2.learning_rate == 1e-5
     assert yaml.safe_load(recipe.to_yaml())["stage2"]["learning_rate"] == 1e-5
+
+
+TEMPLATES = [
+    'This sentence : "{}" means [MASK].',
+    "This sentence: '{}' means [MASK].",
+    '"{}" means [MASK].',
+    "[MASK] # {}",
+    "{} : {x} [MASK]",
+    "*{}* & [MASK]!",
+]
+
+
+@pytest.mark.parametrize("text", TEMPLATES)
+def test_text_needs_no_quotes_in_a_change_and_may_have_them(text: str) -> None:
+    assert load_recipe("promptbert-sup", [f"model.template={text}"]).model.template == text
+    assert load_recipe("promptbert-sup", [f"model.template={json.dumps(text)}"]).model.template == text
+    doubled = text.replace("'", "''")
+    assert load_recipe("promptbert-sup", [f"model.template='{doubled}'"]).model.template == text
+
+
+def test_null_and_numbers_as_text() -> None:
+    recipe = load_recipe("diffaug-sup", ["model.template=null", "name=2024-01-31", "model.backbone=0123"])
+    assert (recipe.model.template, recipe.name, recipe.model.backbone) == (None, "2024-01-31", "0123")
+
+
+@pytest.mark.parametrize("change", ["stage1.steps=10", "stage1.learning_rate=1e-3", "stage1.x.y=1"])
+def test_a_change_below_a_section_that_is_null_is_refused(change: str, tmp_path: Path) -> None:
+    with pytest.raises(DiffaugError, match=r"cannot set stage1.*the recipe has no stage1 \(it is null\)"):
+        load_recipe("simcse-sup", [change])
+    # As a whole the section can be added, and is then there.
+    assert load_recipe("simcse-sup", ["stage1={}", "stage1.steps=10"]).stage1.steps == 10
+    with pytest.raises(DiffaugError, match="no stage1"):
+        load_recipe("diffaug-sup", ["stage1=null", change])
+    (tmp_path / "plain.yaml").write_text("name: x\nmethod: simcse\n")  # where it is not mentioned
+    with pytest.raises(DiffaugError, match="no stage2"):
+        load_recipe(str(tmp_path / "plain.yaml"), ["stage2.steps=3"])
+
+
+def test_an_unknown_method_is_refused_with_the_recipe() -> None:
+    with pytest.raises(DiffaugError, match="unknown method 'simsce'; did you mean 'simcse'"):
+        load_recipe("simcse-sup", ["method=simsce"])
+
+
+def test_extends_is_resolved_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "base.yaml").write_text("extends: simcse-sup\nseed: 5\n")
+    (tmp_path / "inner" / "own.yaml").write_text("extends: ../base.yaml\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "base.yaml").write_text("extends: simcse-sup\nseed: 6\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_recipe(str(tmp_path / "inner" / "own.yaml")).seed == 5
+    (tmp_path / "base.yaml").write_text("extends: inner/own.yaml\n")
+    with pytest.raises(DiffaugError, match="extends itself"):
+        load_recipe("../base.yaml")
+
+
+LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))])
+CHAIN = "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, 400))])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: x\nname: y", "the key 'name' twice"),
+        ("stage1: {steps: 1, steps: 2}", "the key 'steps' twice"),
+        ("[" * 100_000, "nested more than 32 levels"),
+        ("{a: " * 500 + "}" * 500, "nested more than 32 levels"),
+        ("\n".join(" " * i + "a:" for i in range(900)), "nested more than 32 levels"),
+        ("- " * 2000, "nested more than 32 levels"),
+        (CHAIN, "nested more than 32 levels"),
+        (LAUGHS, "is too large"),
+        ("name: &a [*a]", r"alias \*a"),
+        ("name: *b", r"alias \*b"),
+        ("name: !!int x", "not valid YAML"),
+        ("name: !!bool x", "not valid YAML"),
+        ("name: !!timestamp x", "not valid YAML"),
+        ("name: !!timestamp 2024-99-99", "not valid YAML"),
+        ("name: !!python/object/apply:os.system [ls]", "not valid YAML"),
+        ("seed: 0x_", "not valid YAML"),
+        ("seed: " + "9" * 5000, "not valid YAML"),
+        ("seed: 0x" + "f" * 5000, "at most 18 digits"),
+        ("seed: " + ":".join(["59"] * 3000), "at most 18 digits"),
+        ("name: \x00", "not valid YAML"),
+        ("? [a, b]\n: c", "not valid YAML"),
+        ("? {a: b}\n: c", "not valid YAML"),
+        ("a: b: c", "not valid YAML"),
+    ],
+)
+def test_hostile_yaml_is_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "hostile.yaml").write_text(text)
+    with pytest.raises(DiffaugError, match=message) as raised:
+        load_recipe(str(tmp_path / "hostile.yaml"))
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 600
+
+
+def test_aliases_and_merges_within_the_limits(tmp_path: Path) -> None:
+    text = "name: x\nmethod: simcse\nstage2: &s {steps: 3, batch_size: 4}\nstage1: {<<: *s, steps: 5}\n"
+    (tmp_path / "merged.yaml").write_text(text)
+    recipe = load_recipe(str(tmp_path / "merged.yaml"))
+    assert (recipe.stage1.steps, recipe.stage1.batch_size, recipe.stage2.steps) == (5, 4, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "stage2.learning_rate=.inf",
+        "stage2.learning_rate=.nan",
+        "stage2.learning_rate=1e400",
+        "stage2.learning_rate=" + "9" * 400,
+        "stage2.learning_rate=inf",
+        "stage2.learning_rate=NaN",
+        "stage2.role_learning_rates.views=.nan",
+        "data.labels=.inf",
+        "seed=1000000000000000000",
+        "seed=99999999999",
+        "seed=-1",
+        "data.label_draw=-1",
+        "seed=2024-99-99",
+        "seed=0x_",
+        "seed=!!int x",
+        "seed=" + "[" * 5000,
+        "views.length=1000000000",
+        "stage2.steps=99999999999",
+    ],
+)
+def test_settings_out_of_range_are_one_sentence(change: str) -> None:
+    with pytest.raises(DiffaugError, match=r"does not fit|not valid YAML|nested") as raised:
+        load_recipe("diffaug-sup", [change])
+    assert len(str(raised.value)) < 900

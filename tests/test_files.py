@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
+from diffaug import files
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file, atomic_folder, exclusive_lock, restore, sweep
 
@@ -87,6 +89,7 @@ def test_folder_survives_a_failing_rename(tmp_path: Path, monkeypatch: pytest.Mo
             raise OSError(5, "Input/output error")
         return rename(path, target)
 
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", fail_for_the_new)
     with (
         pytest.raises(DiffaugError, match="old cannot be written: Input/output error"),
@@ -108,6 +111,7 @@ def test_two_that_replace_a_folder_at_the_same_time(tmp_path: Path, monkeypatch:
                 (other / "other").write_text("2")
         return rename(path, to)
 
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", disturbed)
     for disturb_at in (1, 2):
         target.mkdir()
@@ -129,11 +133,8 @@ def test_what_another_has_made_meanwhile_is_not_overwritten_unasked(tmp_path: Pa
     assert tree(tmp_path / "new") == {"a": "2"}
 
 
-def test_a_folder_that_was_set_aside_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process dies between two renames: nothing of its code runs any more."""
-    target = tmp_path / "target"
-    restore(target)
-    assert not target.exists()
+def kill_while_replacing(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a child: replace a folder the way of systems without an exchange, and die between the two renames."""
     target.mkdir()
     (target / "a").write_text("1")
     rename = Path.rename
@@ -144,6 +145,7 @@ def test_a_folder_that_was_set_aside_is_put_back(tmp_path: Path, monkeypatch: py
         return rename(path, to)
 
     if (child := os.fork()) == 0:
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
         monkeypatch.setattr(Path, "rename", die)
         try:
             with atomic_folder(target, overwrite=True) as temporary:
@@ -152,10 +154,36 @@ def test_a_folder_that_was_set_aside_is_put_back(tmp_path: Path, monkeypatch: py
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not target.exists()
+
+
+def test_a_folder_that_was_set_aside_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "target"
+    restore(target)
+    assert not target.exists()
+    kill_while_replacing(target, monkeypatch)
     restore(target)
     assert tree(target) == {"a": "1"}
     restore(target)
     assert tree(target) == {"a": "1"}
+
+
+def test_the_next_save_puts_back_what_was_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "target"
+    kill_while_replacing(target, monkeypatch)
+    with pytest.raises(DiffaugError, match="exists already"), atomic_folder(target):
+        pytest.fail("the block must not run")
+    assert tree(target) == {"a": "1"}
+
+
+@pytest.mark.skipif(files._renameat2() is None, reason="needs Linux")
+def test_folders_are_exchanged_without_a_moment_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies at any moment leaves the old folder or the new one under its name."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "a").write_text("1")
+    monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("two renames"))
+    with atomic_folder(tmp_path / "target", overwrite=True) as temporary:
+        (temporary / "a").write_text("2")
+    assert tree(tmp_path) == {"target": "", "target/a": "2"}
 
 
 def test_a_locked_file_is_refused_and_deleted_afterwards(tmp_path: Path) -> None:
@@ -286,13 +314,21 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
         pytest.fail("the block must not run")
 
 
-def test_writing_errors_are_told_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        Exception("No space left on device (os error 28)"),  # of tokenizers
+    ],
+)
+def test_writing_errors_are_told_in_one_sentence(tmp_path: Path, error: Exception) -> None:
     for open_target in (atomic_file, atomic_folder):
         with (
-            pytest.raises(DiffaugError, match="target cannot be written: No space left"),
+            pytest.raises(DiffaugError, match="target cannot be written: no space left on the disk; free some space"),
             open_target(tmp_path / "target"),
         ):
-            raise OSError(28, "No space left on device")
+            raise error
     assert tree(tmp_path) == {}
 
 
@@ -306,9 +342,10 @@ def test_what_is_swept_up_is_what_writes_leave(tmp_path: Path) -> None:
         with atomic(target) as temporary:  # type: ignore[operator]
             copy = tmp_path / temporary.name
             copy.mkdir() if temporary.is_dir() else copy.touch()
-    (tmp_path / ".best.0a1b2c3d.old").mkdir()
-    (tmp_path / ".best.0a1b2c3d.old" / "model.json").touch()
+    (tmp_path / ".best.diffaug-0a1b2c3d.old").mkdir()
+    (tmp_path / ".best.diffaug-0a1b2c3d.old" / "model.json").touch()
     users = [".git", ".env", ".gitignore", ".cache.d", ".best", ".lock", ".notes.2026.txt", "a.0a1b2c3d"]
+    users += [".notes.20240131", ".notes.20240131.txt", "a.diffaug-0a1b2c3d", ".diffaug-notes.txt"]
     for name in users:
         (tmp_path / name).mkdir() if name in (".git", ".cache.d") else (tmp_path / name).touch()
     sweep(tmp_path)

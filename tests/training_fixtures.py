@@ -46,7 +46,7 @@ def labelled_pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_recipe(tiny_bert: Path, data_files: dict[str, str]) -> Callable[..., Recipe]:
     """A recipe of few steps for a setting (sup, semi or semi-aux); keywords change groups of settings."""
 
@@ -142,7 +142,7 @@ def _ready(recipe: Recipe) -> Any:
     import torch
 
     from diffaug.data.corpus import Corpus
-    from diffaug.data.sampling import Stream
+    from diffaug.data.sampling import BatchSampler
     from diffaug.methods import method_class
     from diffaug.models.backbone import load_backbone
 
@@ -151,7 +151,7 @@ def _ready(recipe: Recipe) -> Any:
     stages = {stage.number: stage for stage in method.stages(Corpus(recipe.data, method.collator))}
 
     def batches(number: int, rank: int = 0, world: int = 1, index: int = 0) -> Any:
-        streams = {name: Stream(e, size, 0, rank, world) for name, (e, size) in stages[number].streams.items()}
+        streams = {name: BatchSampler(e, size, 0, rank, world) for name, (e, size) in stages[number].streams.items()}
         return {name: stream.batch(index) for name, stream in streams.items()}
 
     def inputs(number: int, rank: int = 0, world: int = 1, index: int = 0) -> Any:

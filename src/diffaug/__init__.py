@@ -11,20 +11,40 @@ if TYPE_CHECKING:
     from diffaug.adaptation.run import AdaptResult as AdaptResult
     from diffaug.adaptation.run import adapt as adapt
     from diffaug.config import load_recipe as load_recipe
+    from diffaug.config.registry import load_plugin as load_plugin
+    from diffaug.config.registry import register_loss as register_loss
+    from diffaug.config.registry import register_method as register_method
+    from diffaug.config.registry import register_task as register_task
+    from diffaug.config.registry import register_views as register_views
     from diffaug.embedder import Embedder as Embedder
     from diffaug.errors import DiffaugError as DiffaugError
     from diffaug.evaluation import evaluate as evaluate
+    from diffaug.evaluation.tasks import TaskResult as TaskResult
+    from diffaug.methods.base import Method as Method
+    from diffaug.methods.twostage import TwoStage as TwoStage
     from diffaug.mining import mine_hard_negatives as mine_hard_negatives
+    from diffaug.models.views.base import Views as Views
+    from diffaug.models.views.text import TextViews as TextViews
     from diffaug.training.run import train as train
 
 __all__ = [
     "AdaptResult",
     "DiffaugError",
     "Embedder",
+    "Method",
+    "TaskResult",
+    "TextViews",
+    "TwoStage",
+    "Views",
     "adapt",
     "evaluate",
+    "load_plugin",
     "load_recipe",
     "mine_hard_negatives",
+    "register_loss",
+    "register_method",
+    "register_task",
+    "register_views",
     "train",
 ]
 
@@ -33,9 +53,19 @@ _HOMES = {
     "adapt": "diffaug.adaptation.run",
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
+    "Method": "diffaug.methods.base",
+    "TaskResult": "diffaug.evaluation.tasks",
+    "TextViews": "diffaug.models.views.text",
+    "TwoStage": "diffaug.methods.twostage",
+    "Views": "diffaug.models.views.base",
     "evaluate": "diffaug.evaluation",
+    "load_plugin": "diffaug.config.registry",
     "load_recipe": "diffaug.config",
     "mine_hard_negatives": "diffaug.mining",
+    "register_loss": "diffaug.config.registry",
+    "register_method": "diffaug.config.registry",
+    "register_task": "diffaug.config.registry",
+    "register_views": "diffaug.config.registry",
     "train": "diffaug.training.run",
 }
 

@@ -7,7 +7,7 @@ takes that factor out again: loss and gradients equal those of one process on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -64,10 +64,10 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
         gradient.copy_(mean.view_as(gradient))
 
 
-def any_process(flag: bool, device: torch.device) -> bool:
-    """Whether ``flag`` is set in any process; all processes get the same answer."""
+def any_process(flags: Sequence[bool], device: torch.device) -> list[bool]:
+    """For each flag, whether it is set in any process, in one message; all processes get the same answer."""
     if world_size() == 1:
-        return flag
-    count = torch.tensor(int(flag), device=device)
-    dist.all_reduce(count)
-    return bool(count)
+        return list(flags)
+    counts = torch.tensor(flags, dtype=torch.int32, device=device)
+    dist.all_reduce(counts)
+    return [count > 0 for count in counts.tolist()]

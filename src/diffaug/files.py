@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -10,14 +11,18 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from diffaug.errors import DiffaugError
 
 # Suffix of a folder that is being replaced, until the new folder has its name.
 _RETIRED = ".old"
+# Part of the names of all temporary files, so that a file of a user is never taken for one.
+_MARK = "diffaug-"
 # Names made by `_create_unique`, and those of replaced folders.
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.[^.]+)?")
+_TEMPORARY = re.compile(rf"\..+\.{_MARK}[0-9a-f]{{8}}(\.[^.]+)?")
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # Errors of file systems that have no locks.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -31,16 +36,17 @@ def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     Raises:
         DiffaugError: ``target`` exists and ``overwrite`` is off, or it cannot be written.
     """
+    restore(target)
     exists = f"{target} exists already; choose another path or allow it to be overwritten"
     if target.exists() and not overwrite:
         raise DiffaugError(exists)
-    with _write_errors(target):
+    with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _create_unique(target.parent, f".{target.name}.", "", Path.mkdir)
     retired = temporary.with_name(temporary.name + _RETIRED)
     mode = stat.S_IMODE(temporary.stat().st_mode)  # the mode of any new folder here
     try:
-        with _write_errors(target):
+        with write_errors(target):
             yield temporary
             for path in (*temporary.rglob("*"), temporary):
                 path.chmod(mode if path.is_dir() else mode & 0o666)
@@ -62,14 +68,15 @@ def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def restore(target: Path) -> None:
     """Restore a folder whose replacement by `atomic_folder` was interrupted between two renames.
 
-    No other process may be writing to the parent folder.
+    Another process may be between these renames now; it then replaces what was restored.
     """
-    if target.exists() or not target.parent.is_dir():
-        return
-    for path in target.parent.iterdir():
-        if path.name.startswith(f".{target.name}.") and path.name.endswith(_RETIRED):
-            path.rename(target)
-            return
+    # Older versions made names without the mark.
+    retired = re.compile(rf"\.{re.escape(target.name)}\.({_MARK})?[0-9a-f]{{8}}{re.escape(_RETIRED)}")
+    with suppress(OSError):  # no such folder, or one that must not be changed
+        if not target.exists():
+            found = [path for path in target.parent.iterdir() if retired.fullmatch(path.name)]
+            if found:
+                max(found, key=lambda path: path.stat().st_mtime_ns).rename(target)
 
 
 def sweep(folder: Path) -> None:
@@ -85,7 +92,7 @@ def sweep(folder: Path) -> None:
 @contextmanager
 def atomic_file(target: Path) -> Iterator[Path]:
     """Yield a temporary path; when the block succeeds, flush the file to disk and rename it to ``target``."""
-    with _write_errors(target):
+    with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Keep the suffix: some writers choose the format by it.
         temporary = _create_unique(
@@ -93,7 +100,7 @@ def atomic_file(target: Path) -> Iterator[Path]:
         )
     mode = stat.S_IMODE(temporary.stat().st_mode)  # the mode of any new file here
     try:
-        with _write_errors(target):
+        with write_errors(target):
             yield temporary
             flush(temporary)
             temporary.chmod(mode)
@@ -145,11 +152,22 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def _write_errors(target: Path) -> Iterator[None]:
+def write_errors(target: Path) -> Iterator[None]:
+    """Turn errors of writing ``target`` into a `DiffaugError`; those of libraries in Rust are recognised by their text.
+
+    Raises:
+        DiffaugError: the system refused to write.
+    """
     try:
         yield
-    except OSError as error:
-        raise DiffaugError(f"{target} cannot be written: {error.strerror or error}") from error
+    except Exception as error:
+        if isinstance(error, DiffaugError) or not (isinstance(error, OSError) or "(os error " in str(error)):
+            raise
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        advice = "; free some space and run the command again, diffaug train with --resume" if full else ""
+        reason = "no space left on the disk" if full else reason
+        raise DiffaugError(f"{target} cannot be written: {reason}{advice}") from error
 
 
 def _create_unique(folder: Path, before: str, after: str, create: Callable[[Path], None]) -> Path:
@@ -159,7 +177,7 @@ def _create_unique(folder: Path, before: str, after: str, create: Callable[[Path
     changing it for all threads.
     """
     while True:
-        path = folder / f"{before}{secrets.token_hex(4)}{after}"
+        path = folder / f"{before}{_MARK}{secrets.token_hex(4)}{after}"
         with suppress(FileExistsError):
             create(path)
             return path
@@ -167,6 +185,8 @@ def _create_unique(folder: Path, before: str, after: str, create: Callable[[Path
 
 def _replace(target: Path, new: Path, retired: Path) -> None:
     """Rename ``new`` to ``target`` and move what was there to ``retired``, even if other processes do the same."""
+    if target.is_dir() and not target.is_symlink() and _exchange(new, target):
+        return  # the old folder has the temporary name now, and the caller removes it
     while True:
         _remove(retired)
         with suppress(FileNotFoundError):
@@ -177,6 +197,24 @@ def _replace(target: Path, new: Path, retired: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # otherwise another process was faster: try again
                 raise
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders at once, so that no moment is without either; False if the system cannot."""
+    rename = _renameat2()
+    if rename is None:
+        return False
+    done: int = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    return done == 0
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    """A function of Linux; None elsewhere."""
+    try:
+        return ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError, TypeError):
+        return None
 
 
 def _remove(path: Path) -> None:

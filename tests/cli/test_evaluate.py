@@ -97,3 +97,9 @@ def test_columns_of_a_table_have_any_names(tiny_bert: Path, tmp_path: Path) -> N
     assert json.loads(out.read_text())["tasks"]["rated"]["rows"] == 3
     with pytest.raises(DiffaugError, match="must have the form ROLE=NAME"):
         run(*arguments, "-c", "rating")
+
+
+def test_a_negative_seed_is_a_usage_error() -> None:
+    result = CliRunner().invoke(app, ["eval", "--pairs", "sample:dev", "--seed", "-1"])
+    assert result.exit_code == 2
+    assert "--seed" in result.output

@@ -9,7 +9,7 @@ import pytest
 
 from diffaug.data.collate import Collator
 from diffaug.data.records import Triplets
-from diffaug.data.sampling import Examples, Stream, draw, draw_indices
+from diffaug.data.sampling import BatchSampler, Examples, draw, draw_indices
 from diffaug.data.tokens import TokenStore
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import load_tokenizer
@@ -89,7 +89,7 @@ def examples(tiny_bert: Path) -> Examples:
 
 
 def test_an_epoch_has_every_example_once_and_the_next_another_order(examples: Examples) -> None:
-    stream = Stream(examples, batch_size=5, seed=3)
+    stream = BatchSampler(examples, batch_size=5, seed=3)
     assert stream.batches_per_epoch == 4
     epochs = [[label for i in range(4) for label in stream.batch(4 * e + i).labels or []] for e in range(3)]
     for epoch in epochs:
@@ -98,21 +98,21 @@ def test_an_epoch_has_every_example_once_and_the_next_another_order(examples: Ex
 
 
 def test_the_order_depends_on_seed_and_step_alone(examples: Examples) -> None:
-    first, second = Stream(examples, 5, seed=3), Stream(examples, 5, seed=3)
+    first, second = BatchSampler(examples, 5, seed=3), BatchSampler(examples, 5, seed=3)
     later = second.batch(9)
     assert [first.batch(i) for i in (0, 4, 9)][2] == later
-    assert Stream(examples, 5, seed=4).batch(0) != first.batch(0)
+    assert BatchSampler(examples, 5, seed=4).batch(0) != first.batch(0)
 
 
 def test_processes_share_a_batch(examples: Examples) -> None:
-    whole = Stream(examples, 6, seed=0).batch(2)
-    shares = [Stream(examples, 6, seed=0, rank=rank, world=3).batch(2) for rank in range(3)]
+    whole = BatchSampler(examples, 6, seed=0).batch(2)
+    shares = [BatchSampler(examples, 6, seed=0, rank=rank, world=3).batch(2) for rank in range(3)]
     assert [label for share in shares for label in share.labels or []] == whole.labels
     assert [example for share in shares for example in share.examples] == whole.examples
 
 
 def test_small_data_makes_small_batches_and_too_small_an_error(examples: Examples) -> None:
-    assert Stream(examples, 1000, seed=0).batch_size == 23
-    assert Stream(examples, 1000, seed=0, rank=0, world=2).batch_size == 22
+    assert BatchSampler(examples, 1000, seed=0).batch_size == 23
+    assert BatchSampler(examples, 1000, seed=0, rank=0, world=2).batch_size == 22
     with pytest.raises(DiffaugError, match="too few for a batch"):
-        Stream(examples, 1, seed=0)
+        BatchSampler(examples, 1, seed=0)

@@ -14,7 +14,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from diffaug.data.problems import Problem
+from diffaug.data.problems import Problem, raise_problem
 from diffaug.data.read import read_labelled_pairs, read_scored_pairs, read_sentences, read_triplets
 from diffaug.data.table import hub_parts, open_table
 from diffaug.errors import DiffaugError
@@ -273,3 +273,33 @@ def test_hub_sources(source: str, parts: tuple[str, str | None, str]) -> None:
 def test_invalid_hub_sources(source: str) -> None:
     with pytest.raises(DiffaugError, match="is not a valid hub source"):
         read_sentences(source)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.txt.gz"])
+def test_carriage_returns_as_line_ends_are_refused(name: str, tmp_path: Path) -> None:
+    content = b'{"a": "b"}\r{"a": "c"}\r' if ".jsonl" in name else b"One.\rTwo.\r"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DiffaugError, match="has carriage returns as line ends"):
+        list(open_table(tmp_path / name, raise_problem).rows)
+
+
+def test_a_carriage_return_within_a_line_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"One\rtwo.\nThree.\r\n")
+    assert [cells for _, cells in open_table(tmp_path / "a.txt", raise_problem).rows] == [("One\rtwo.",), ("Three.",)]
+
+
+@pytest.mark.parametrize("kind", ["date32", "timestamp"])
+def test_parquet_dates_out_of_range(kind: str, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    days, times = pyarrow.array([2**31 - 1], pyarrow.int32()), pyarrow.array([2**62], pyarrow.timestamp("ms"))
+    dates = days.cast(pyarrow.date32()) if kind == "date32" else times
+    pyarrow.parquet.write_table(pyarrow.table({"sentence": ["a"], "when": dates}), tmp_path / "a.parquet")
+    with pytest.raises(DiffaugError, match="is damaged after row 0"):
+        list(open_table(tmp_path / "a.parquet", raise_problem).rows)
+
+
+def test_a_name_that_is_too_long() -> None:
+    with pytest.raises(DiffaugError, match="File name too long"):
+        open_table("a" * 300 + ".txt", raise_problem)

@@ -27,16 +27,21 @@ def models(
     import torch
     from integrations import released_checkpoints as released
 
+    from diffaug import Embedder
+    from diffaug.integrations.st_native import export_native
+
     torch.manual_seed(0)
     home, bert = tmp_path_factory.mktemp("released"), tiny("bert")
     weights = released.trained("bert", released.backbone_state(bert), pooler=False)
     simcse = {**weights, **released.linear("mlp.dense")}
     diffaug = {**weights, **released.prefix(6)}
+    export_native(Embedder.from_pretrained(bert, device="cpu"), home / "MiniLM")
     return {
         "bert-base-uncased": bert,
         "roberta-base": tiny("roberta"),
         "distilbert-base-uncased": tiny_masked_lm("distilbert"),
         "owner/name": bert,
+        "sentence-transformers/all-MiniLM-L6-v2": home / "MiniLM",
         "princeton-nlp/sup-simcse-bert-base-uncased": released.write(
             home / "sup-simcse", bert, wordpiece, simcse, "BertForCL", pickled=True
         ),

@@ -44,7 +44,9 @@ class Examples:
         """Run or check a block; raises what is wrong with it."""
         if block.title is not None:
             Path(block.title).write_text(block.text, "utf-8")
-        if block.language == "python":
+        if block.language == "python" and (block.title or "").endswith(".py"):
+            compile(block.text, str(block.title), "exec")  # a module, which later blocks import
+        elif block.language == "python":
             self._python(block)
         elif block.language == "bash":
             for words in shell_commands(block.text):

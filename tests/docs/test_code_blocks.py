@@ -16,7 +16,7 @@ RUN = {"python", "bash", "console", "yaml"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-@pytest.mark.usefixtures("in_little_time")
+@pytest.mark.usefixtures("in_little_time", "clean_registry")
 def test_the_blocks_of_a_page_run(
     page: Path,
     models: dict[str, Path],

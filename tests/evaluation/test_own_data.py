@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_retrieval_against_a_plain_reference() -> None:
     queries, corpus = [f"q{i}" for i in range(30)], [f"d{i}" for i in range(120)]
     vectors = rng.normal(size=(150, 6)).astype(np.float32)
     relevant = [sorted(rng.choice(120, size=rng.integers(1, 5), replace=False).tolist()) for _ in queries]
-    data = RetrievalData(queries, corpus, relevant)
+    data = RetrievalData(queries, corpus, [dict.fromkeys(wanted, 1) for wanted in relevant], [None] * 30)
     result = RetrievalTask("mine", data).score(Embeddings([*queries, *corpus], vectors))
 
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -63,13 +64,13 @@ def test_retrieval_against_a_plain_reference() -> None:
 
 
 def test_equal_documents_come_in_the_order_of_the_corpus() -> None:
-    data = RetrievalData(["q"], ["x", "y", "z", "far"], [[2]])
+    data = RetrievalData(["q"], ["x", "y", "z", "far"], [{2: 1}], [None])
     result = RetrievalTask("mine", data).score(at_angles(q=0, x=10, y=10, z=10, far=90))
     assert result.score == pytest.approx(100 / 3)
     assert "recall@5" not in result.details, "five of four documents would be all of them"
 
 
-EXPECTED = RetrievalData(["what?", "who?"], ["T one", "two", "three"], [[0, 2], [1]])
+EXPECTED = RetrievalData(["what?", "who?"], ["three", "two", "T one"], [{2: 1, 0: 2}, {1: 1}], [None, None])
 
 
 def write_beir(folder: Path) -> Path:
@@ -92,20 +93,34 @@ def test_the_forms_of_retrieval_data(tmp_path: Path) -> None:
     mapping = {
         "queries": {"1": "what?", "2": "who?"},
         "corpus": {"a": "T one", "b": "two", "c": "three"},
-        "relevant": {"1": ["a", "c", "a"], "2": ["b"]},
+        "relevant": {"1": {"a": 1, "c": 2, "b": 0}, "2": ["b", "b"]},
     }
     assert read_retrieval(mapping) == EXPECTED
     (tmp_path / "all.json").write_text(json.dumps(mapping))
     assert read_retrieval(tmp_path / "all.json") == EXPECTED
     (tmp_path / "pairs.csv").write_text('query,document\nwhat?,T one\n"what?",three\nwho?,two\n')
     table = read_retrieval(tmp_path / "pairs.csv")
-    assert table == RetrievalData(["what?", "who?"], ["T one", "three", "two"], [[0, 1], [2]])
+    assert table == RetrievalData(["what?", "who?"], ["two", "three", "T one"], [{2: 1, 1: 1}, {0: 1}], [None, None])
     (tmp_path / "named.csv").write_text("asked,body,text\nwhat?,T one,1\nwho?,two,2\n")
     named = read_retrieval(tmp_path / "named.csv", {"query": "asked", "Document": "body"})
-    assert named == RetrievalData(["what?", "who?"], ["T one", "two"], [[0], [1]])
+    assert named == RetrievalData(["what?", "who?"], ["two", "T one"], [{1: 1}, {0: 1}], [None, None])
     rows = [{"question": "what?", "answer": "T one"}, {"question": "what?", "answer": "three"}]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_retrieval(tmp_path / "pairs.jsonl") == RetrievalData(["what?"], ["T one", "three"], [[0, 1]])
+    from_rows = read_retrieval(tmp_path / "pairs.jsonl")
+    assert from_rows == RetrievalData(["what?"], ["three", "T one"], [{1: 1, 0: 1}], [None])
+
+
+def test_the_corpus_is_not_doubled_in_64_bits() -> None:
+    seen = []
+
+    class Watched(Embeddings):
+        def unit(self, sentences: Any, dtype: Any = np.float64) -> Any:
+            seen.append(dtype)
+            return super().unit(sentences, dtype)
+
+    data = RetrievalData(["q"], ["x", "y"], [{0: 1}], [None])
+    RetrievalTask("mine", data).score(Watched(["q", "x", "y"], np.eye(3, dtype=np.float32)))
+    assert seen == [np.float32, np.float32]
 
 
 def test_queries_without_a_relevant_document_are_counted() -> None:
@@ -121,6 +136,7 @@ def test_queries_without_a_relevant_document_are_counted() -> None:
         ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"2": ["a"]}}, "refers to the unknown query '2'"),
         ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": []}}, "no query has a relevant document"),
         ({"queries": ["x"], "corpus": {"a": "y"}, "relevant": {}}, "queries must map an id to a text"),
+        ({"queries": {"1": "x"}, "corpus": {"a": "y"}, "relevant": {"1": {"a": "b"}}}, "or to integer grades"),
     ],
 )
 def test_bad_retrieval_data_is_explained(content: dict[str, object], message: str) -> None:

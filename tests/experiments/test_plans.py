@@ -338,3 +338,32 @@ def test_a_budget_needs_settings_only_for_the_rows_that_run(data: DataFiles, tmp
     assert {cell.row for cell in made.cells if cell.recipe.split("-")[0] != "untrained"} == {"SimCSE, sup"}
     with pytest.raises(DiffaugError, match="no settings for the recipe 'diffaug-sup'"):
         plan("main", data, str(path), rows=("SimCSE, sup", "DiffAug, sup"))
+
+
+def test_a_change_applies_to_rows_that_have_its_section(data: DataFiles) -> None:
+    changes = ("stage1.steps=10", "stage2.steps=20")
+    made = plan("low-label", data, changes=changes)
+    with_stage1 = {cell.row for cell in made.cells if recipe_of(cell).stage1 is not None}
+    untouched = {cell.row for cell in plan("low-label", data).cells if recipe_of(cell).stage1 is not None}
+    assert with_stage1 == untouched
+    assert {recipe_of(cell).stage1.steps for cell in made.cells if cell.row in with_stage1} == {10}
+    assert {recipe_of(cell).stage2.steps for cell in made.cells} == {20}
+    without = list(dict.fromkeys(cell.row for cell in made.cells if cell.row not in with_stage1))
+    assert len(without) > 1
+    assert f"--set stage1.steps=10 applies only where there is a stage1, not to {'; '.join(without)}" in made.notes
+    assert not any("stage2.steps" in note for note in made.notes)
+
+
+def test_a_change_that_applies_to_no_row_is_an_error(data: DataFiles) -> None:
+    with pytest.raises(DiffaugError, match=r"--set stage1.steps=10 applies to no row: their recipes have no stage1"):
+        plan("stage1-steps", data, changes=("stage1=null", "stage1.steps=10"))
+
+
+def test_a_budget_does_not_add_a_stage_to_a_row(data: DataFiles, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("name: own\nabout: x\notherwise: [[stage2.steps=9], [stage2.steps=8]]\n")
+    budget = str(tmp_path / "own.yaml")
+    rows = {cell.row for cell in plan("main", data, budget, rows=("SimCSE*",)).cells}
+    assert any(row.startswith("SimCSE") for row in rows)
+    assert not any(row.startswith("SBERT, ") for row in rows)
+    with pytest.raises(DiffaugError, match=r"'own' sets stage2.steps=9 for the recipe 'sbert', which has no stage2"):
+        plan("main", data, budget)

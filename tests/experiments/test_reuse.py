@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from grid_work import ABOUT, finish, plan_of, quick_cell, task_folder
+from safetensors.torch import load_file, save_file
 
 from diffaug.config import Recipe, load_recipe
 from diffaug.errors import DiffaugError
 from diffaug.experiments import executor, worker
 from diffaug.experiments.data import TaskFiles
 from diffaug.experiments.grid import Grid
+from diffaug.experiments.inputs import CurrentInputs
 from diffaug.experiments.plan import Plan
 from diffaug.experiments.results import Cell
 from diffaug.experiments.reuse import Reuse
@@ -42,7 +45,9 @@ def leave(grid: Grid, cell: Cell, dev: float, gold: Sequence[float], task: str =
     """The folder of a cell that has finished."""
     finish(grid, cell, dev)
     folder = grid.folder_of(cell)
-    (folder / "recipe.yaml").write_text(load_recipe(cell.recipe, cell.changes).to_yaml(), "utf-8")
+    recipe = load_recipe(cell.recipe, cell.changes)
+    (folder / "recipe.yaml").write_text(recipe.to_yaml(), "utf-8")
+    CurrentInputs().of(recipe).save(folder)
     for name in ("metrics.jsonl", "summary.json", "best/model.safetensors", ".left-over"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(f"{cell.name}: {name}", "utf-8")
@@ -181,6 +186,46 @@ def test_what_decides_nothing_may_differ(
     own.write_text(own.read_text("utf-8") + "1\ta\tb\n", "utf-8")
     fresh = Reuse([source.grid.folder], source.plan, tmp_path / "grid", TaskFiles((data,)))
     assert fresh.source(other) is None
+
+
+def swap_labels(data: Path, _: Path) -> None:
+    text = (data / "triplets.csv").read_text("utf-8")
+    (data / "triplets.csv").write_text(text.replace("sent1,hard_neg", "hard_neg,sent1"), "utf-8")
+
+
+def swap_weights(_: Path, backbone: Path) -> None:
+    weights = load_file(backbone / "model.safetensors")
+    first = next(iter(weights))
+    save_file({**weights, first: weights[first] + 1}, backbone / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(swap_labels, r"data\.nli \(triplets\.csv\) was"), (swap_weights, "backbone was"), (None, "without a record")],
+)
+def test_inputs_that_were_exchanged_after_a_run_are_named(
+    change: Callable[[Path, Path], None] | None, reason: str, tiny_bert: Path, data: Path, tmp_path: Path
+) -> None:
+    """The paths are those of the run; the content is not."""
+    backbone = shutil.copytree(tiny_bert, tmp_path / "backbone")
+    source = Source(tmp_path / "source", backbone, data)
+    if change is None:
+        (source.grid.folder_of(source.cells[0]) / "provenance.json").unlink()
+        (source.grid.folder_of(source.cells[1]) / "provenance.json").unlink()
+    else:
+        change(data, backbone)
+    grid = begin(tmp_path / "grid", source.plan)
+    reuse = Reuse([source.grid.folder], source.plan, grid.folder, TaskFiles((data,)))
+    _, left = schedule_of(grid, source.plan, reuse)
+    assert left == source.cells
+    (line,) = reuse.news()
+    assert re.match(rf"2 runs not taken over from {source.grid.folder} \({reason}", line)
+
+    forced = Reuse([source.grid.folder], source.plan, grid.folder, TaskFiles((data,)), force=True)
+    _, left = schedule_of(grid, source.plan, forced)
+    assert left == []
+    (note,) = forced.forced
+    assert re.match(rf"Taken over by force from {source.grid.folder}: {reason}", note)
 
 
 def test_joined_files_count_by_their_content(source: Source, data: Path, tmp_path: Path) -> None:

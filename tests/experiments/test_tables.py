@@ -458,3 +458,17 @@ def test_many_missing_rows_are_two_lines(tmp_path: Path) -> None:
 def test_an_unknown_form_is_refused(main_grid: Grid) -> None:
     with pytest.raises(DiffaugError, match="terminal, markdown, latex, json, not as 'html'"):
         render(summarise(main_grid, resamples=0), "html")  # type: ignore[arg-type]
+
+
+def test_every_change_is_below_every_table(main_grid: Grid) -> None:
+    grid = Grid.open(main_grid.folder)
+    grid.request["changes"] = ["stage2.steps=20", "model.template=It is {} : [MASK]"]
+    summary = summarise(grid)
+    count = len(list(parts(summary)))
+    assert count == 3
+    words = "Changed for all rows: --set stage2.steps=20 --set 'model.template=It is {} : [MASK]'."
+    assert render(summary, "markdown").count(words) == count
+    assert " ".join(render(summary, "terminal", width=120, styled=False).split()).count(words) == count
+    assert render(summary, "latex").count(r"--set stage2.steps=20") == count
+    assert json.loads(render(summary, "json"))["plan"]["changes"] == grid.request["changes"]
+    assert "Changed" not in render(summarise(main_grid), "markdown")

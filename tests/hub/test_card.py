@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,9 @@ def test_a_converted_model_is_cited_by_its_method(embedder: Embedder) -> None:
 
 
 def test_every_method_can_be_cited() -> None:
-    from diffaug.methods import METHODS
+    from diffaug.config.registry import METHODS
 
-    for method in METHODS.keys() - {"untrained"}:
+    for method in set(METHODS.names()) - {"untrained"}:
         paper = PAPERS[method]
         assert f"title     = {{{paper.title}}}" in paper.bibtex()
         assert paper.bibtex().count("{") == paper.bibtex().count("}")
@@ -177,3 +178,17 @@ def test_scores_of_another_model_are_refused(embedder: Embedder, tiny_roberta: P
     for broken in ({}, {"model": {}, "tasks": {}}, {"model": {"fingerprint": "x"}, "tasks": {"a": {}}}):
         with pytest.raises(DiffaugError, match="must be the output of diffaug eval --json"):
             card_of(embedder, {}, {}, report=broken)
+
+
+def test_text_of_others_is_not_html_and_stays_in_its_place(embedder: Embedder) -> None:
+    script = "<script>alert(1)</script>"
+    values = recipe(nli="hub:<script>alert(1)<b>/x/y/z", dev=f"{script}`{script}")
+    values["name"] = f"{script}\n```\n{script}"
+    values["method"] = "own"
+    values["model"]["backbone"] = f"a`{script}"
+    text = card_of(embedder, values, {"dev": 1.0, script: 2.0}, name="me/model", license=f"`{script}").text
+    outside = re.sub(r"^(`{3,})yaml\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)  # fenced
+    outside = re.sub(r"`[^`\n]*`", "", outside)  # code on a line
+    assert "<script" not in outside
+    assert "&lt;script&gt;" in outside
+    assert script in text, "code is shown as it is"

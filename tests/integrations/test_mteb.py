@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import mteb
 import pytest
 from datasets import Dataset
+from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.sts import AbsTaskSTS
 from mteb.abstasks.task_metadata import TaskMetadata
 from scipy.stats import spearmanr
@@ -14,6 +17,7 @@ from st_models import EVERYTHING, build
 
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.evaluation import evaluate
 from diffaug.integrations.mteb import MTEBEncoder
 from diffaug.models.config import Provenance
 
@@ -50,6 +54,85 @@ class LocalSTS(AbsTaskSTS):
     def load_data(self, **kwargs: Any) -> None:
         pairs = Dataset.from_dict({"sentence1": FIRST, "sentence2": SECOND, "score": SCORES})
         self.dataset, self.data_loaded = {"test": pairs}, True
+
+
+def local_retrieval(data: dict[str, Any], ignore_identical_ids: bool) -> AbsTaskRetrieval:
+    """A task of mteb with this data."""
+
+    class LocalRetrieval(AbsTaskRetrieval):
+        metadata = LocalSTS.metadata.model_copy(
+            update={"name": "LocalRetrieval", "type": "Retrieval", "main_score": "ndcg_at_10"}
+        )
+
+        def load_data(self, **kwargs: Any) -> None:
+            self.queries, self.corpus = {"test": data["queries"]}, {"test": data["corpus"]}
+            self.relevant_docs, self.data_loaded = {"test": data["relevant"]}, True
+            self.convert_v1_dataset_format_to_v2(num_proc=None)
+
+    task = LocalRetrieval()
+    task.ignore_identical_ids = ignore_identical_ids
+    return task
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A BEIR folder whose first queries are documents; with grades, titles and equal documents. And its content."""
+    random = Random(0)
+    words = ["dog", "cat", "market", "rain", "seat", "tea", "park", "room", "price", "child", "old", "sharp"]
+
+    def text() -> str:
+        return " ".join(random.sample(words, random.randint(2, 6)))
+
+    corpus = {f"d{i}": {"title": text() if i % 3 else "", "text": text()} for i in range(60)}
+    corpus["d7"] = corpus["d50"] = corpus["d20"]
+    queries = {f"d{i}": corpus[f"d{i}"]["text"] for i in range(20)} | {f"q{i}": text() for i in range(10)}
+    relevant = {query: {d: random.randint(0, 3) for d in random.sample(sorted(corpus), 8)} for query in queries}
+    relevant["d3"] |= {"d3": 2}  # a query that is relevant to itself
+    (tmp_path / "qrels").mkdir()
+    for name, rows in (
+        ("corpus", [{"_id": i, **document} for i, document in corpus.items()]),
+        ("queries", [{"_id": i, "text": query} for i, query in queries.items()]),
+    ):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [f"{query}\t{d}\t{grade}" for query, grades in relevant.items() for d, grade in grades.items()]
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
+    return tmp_path, {"queries": queries, "corpus": corpus, "relevant": relevant}
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+def test_our_retrieval_scores_are_mtebs(ignore: bool, embedder: Embedder, beir: tuple[Path, dict[str, Any]]) -> None:
+    folder, content = beir
+    task = local_retrieval(content, ignore)
+    [found] = mteb.evaluate(MTEBEncoder(embedder), task, show_progress_bar=False, cache=None).task_results
+    theirs = found.scores["test"][0]
+    [ours] = evaluate(embedder, retrieval=str(folder), resamples=0, ignore_identical_ids=ignore).tasks
+    wanted = {"mrr": "mrr_at_1000", "ndcg@10": "ndcg_at_10", "recall@1": "recall_at_1", "recall@5": "recall_at_5"}
+    for name, other in wanted.items():
+        assert ours.details[name] == pytest.approx(100 * theirs[other], abs=1e-3), name  # mteb rounds to five digits
+    assert 0 < ours.details["ndcg@10"] < 99
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (
+            {"nli": "data/nli_for_simcse.csv", "dev": "data/stsbenchmark/sts-dev.csv"},
+            {"nli_for_simcse", "STSBenchmark"},
+        ),
+        ({"nli": ["a/own.tsv.gz", "b.csv"], "unlabelled": "hub:me/texts/default/train"}, {"own", "b", "me/texts"}),
+        ({"dev": "STS14.tsv", "test": "STSB.test.tsv"}, {"STS14"}),
+    ],
+)
+def test_what_a_model_was_trained_on(data: dict[str, Any], names: set[str], tiny_bert: Path) -> None:
+    model = build(tiny_bert, UNSCALED, Provenance("diffaug", {"data": data}))
+    meta = MTEBEncoder(model).mteb_model_meta
+    assert meta.training_datasets == names
+    assert meta.is_zero_shot_on(["STSBenchmark"]) == ("STSBenchmark" not in names)
+    assert MTEBEncoder(model, training_datasets={"STS12"}).mteb_model_meta.training_datasets == {"STS12"}
+
+
+def test_what_an_unknown_model_was_trained_on_is_unknown(embedder: Embedder) -> None:
+    assert MTEBEncoder(embedder).mteb_model_meta.training_datasets is None
 
 
 @pytest.fixture(scope="module")

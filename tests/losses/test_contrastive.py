@@ -64,7 +64,7 @@ def nt_xent_by_hand(z1: np.ndarray, z2: np.ndarray, temperature: float) -> float
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_nt_xent_is_the_definition(n: int, temperature: float) -> None:
     z1, z2 = np.random.default_rng(n).normal(size=(2, n, 7))
-    ours = nt_xent(torch.from_numpy(z1), torch.from_numpy(z2), temperature)
+    ours = nt_xent(torch.from_numpy(z1), torch.from_numpy(z2), temperature=temperature)
     assert float(ours) == pytest.approx(nt_xent_by_hand(z1, z2, temperature), rel=1e-5, abs=1e-6)
 
 

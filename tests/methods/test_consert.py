@@ -195,7 +195,7 @@ def test_all_processes_share_their_negatives(recipe_run: Callable[..., Any], mon
     _, collated = inputs(2)
     own, others = torch.randn(2, 16, WIDTH).unbind()
     rest = iter(others.chunk(2))
-    monkeypatch.setattr("diffaug.methods.consert.gather_rows", lambda view: torch.cat([view, next(rest)]))
+    monkeypatch.setattr("diffaug.methods.twostage.gather_rows", lambda view: torch.cat([view, next(rest)]))
     found = method.contrast(own, collated)["contrastive"]
     columns = [[*own.chunk(2)[view], *others.chunk(2)[view]] for view in (0, 1)]
     torch.testing.assert_close(found, nt_xent(*columns), rtol=1e-4, atol=1e-4)

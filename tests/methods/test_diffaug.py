@@ -48,10 +48,10 @@ def denoised(method: DiffAug, ids: list[int], view: int) -> Tensor:
 
 def batches(method: DiffAug, inputs: Any, number: int) -> Any:
     """The examples behind the collated inputs: drawn again in the same way."""
-    from diffaug.data.sampling import Stream
+    from diffaug.data.sampling import BatchSampler
 
     stage, _ = inputs(number)
-    return {name: Stream(e, size, 0).batch(0) for name, (e, size) in stage.streams.items()}
+    return {name: BatchSampler(e, size, 0).batch(0) for name, (e, size) in stage.streams.items()}
 
 
 def nli_by_hand(method: DiffAug, batch: Any) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from diffaug import Embedder
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
 from diffaug.data.corpus import Corpus
-from diffaug.data.sampling import Stream
+from diffaug.data.sampling import BatchSampler
 from diffaug.errors import DiffaugError
 from diffaug.losses.likelihood import bits_per_dimension
 from diffaug.methods.flow import BertFlow
@@ -61,7 +61,7 @@ def build(recipe: Recipe, rank: int = 0, world: int = 1, number: int = 2) -> tup
     stage = next(s for s in method.stages(Corpus(recipe.data, method.collator)) if s.number == number)
     trainable(method, stage)
     method.begin(stage)
-    streams = {name: Stream(e, size, 0, rank, world) for name, (e, size) in stage.streams.items()}
+    streams = {name: BatchSampler(e, size, 0, rank, world) for name, (e, size) in stage.streams.items()}
     return method, stage, method.collate(stage, {name: s.batch(0) for name, s in streams.items()})
 
 

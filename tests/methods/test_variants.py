@@ -18,7 +18,7 @@ from training_fixtures import pairs_of
 
 from diffaug import Embedder
 from diffaug.config import load_recipe
-from diffaug.data.sampling import Stream
+from diffaug.data.sampling import BatchSampler
 from diffaug.errors import DiffaugError
 from diffaug.methods.diffaug import DiffAug
 from diffaug.models.batch import PaddedBatch
@@ -114,7 +114,7 @@ def test_losses_equal_the_procedure_by_hand(tiny_run: Run, kind: str) -> None:
     method, inputs = tiny_run("semi-aux", views=LEARNED[kind])
     trained_looking(method.encoder).eval()
     stage, collated = inputs(2)
-    drawn = {name: Stream(examples, size, 0).batch(0) for name, (examples, size) in stage.streams.items()}
+    drawn = {name: BatchSampler(examples, size, 0).batch(0) for name, (examples, size) in stage.streams.items()}
     anchors, positives = (
         [method.projection(denoised(method, ids, view)) for (ids,) in drawn["contrastive"].examples] for view in (0, 1)
     )

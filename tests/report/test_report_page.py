@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from report.made_runs import NASTY, write_grid, write_run
 
 from diffaug.experiments.grid import Grid, write_result
@@ -238,6 +239,9 @@ def test_a_single_run_is_its_own_report(tmp_path: Path) -> None:
 
 def test_a_grid_has_its_tables_and_every_cell(tmp_path: Path) -> None:
     grid = write_grid(tmp_path / "grid")
+    recorded = json.loads((grid.folder / "grid.json").read_text())
+    recorded["request"]["changes"] = ["stage2.steps=<20>"]
+    (grid.folder / "grid.json").write_text(json.dumps(recorded))
     (grid.folder / "figures").mkdir()
     (grid.folder / "figures" / "main.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     page = Parsed(build(grid.folder, tmp_path / "r.html"))
@@ -246,6 +250,7 @@ def test_a_grid_has_its_tables_and_every_cell(tmp_path: Path) -> None:
     assert "<main> table" not in page.source.replace("&lt;", "")
     assert "6: 3 finished, 1 unfinished, 1 failed, 1 waiting" in text
     assert "Machine a GPU, torch 2.13.0" in text
+    assert text.count("Changed for all rows: --set 'stage2.steps=<20>'.") == 3  # scores, tests, settings
     assert "1 run has failed" in text
     assert "the loss is not a finite number any more; lower the learning rate" in text
     result = grid.result(grid.cells[2])
@@ -300,3 +305,26 @@ def test_a_hundred_runs_stay_below_three_megabytes(tmp_path: Path) -> None:
         (run / "metrics.jsonl").write_text(text)
         np.savez(run / "similarities.npz", **{"dev/cosine": random.random(1500), "dev/gold": gold})
     assert build(tmp_path / "runs", tmp_path / "r.html").stat().st_size < 3_000_000
+
+
+def test_a_report_never_goes_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    from huggingface_hub import constants
+
+    modes = []
+
+    def load_dataset(*_: object, **__: object) -> None:
+        modes.append((constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE))
+        raise ConnectionError("it is not in the cache")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    folder = write_run(tmp_path / "a")
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    recipe["data"]["dev"] = "hub:owner/pairs"
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    page = Parsed(build(folder, tmp_path / "r.html"))
+    assert modes == [(True, True)]
+    assert (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE) == (False, False)
+    assert any("it is not in the cache" in text for text in page.text)

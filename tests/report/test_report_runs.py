@@ -66,7 +66,9 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("recipe.yaml", "a: [", "recipe.yaml is not valid YAML"),
-        ("recipe.yaml", "just text", "recipe.yaml contains no settings"),
+        ("recipe.yaml", "just text", "recipe.yaml holds no settings"),
+        ("recipe.yaml", "[" * 100_000, "recipe.yaml is nested"),
+        ("recipe.yaml", "data: [a]", "data must be a group of settings"),
         ("summary.json", "{", "summary.json is not valid JSON"),
         ("metrics.jsonl", "nonsense\n{}\n", "metrics.jsonl, line 1"),
     ],

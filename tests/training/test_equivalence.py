@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,53 @@ def test_gradient_cache_repeats_the_dropout_of_the_first_pass(tiny_run: Callable
     assert not torch.equal(seen[0], method.encoder.represent(collated.tokens.slice(0, 7))), "dropout is off"
 
 
+class FakeDevice:
+    """A device with random numbers of its own, like an Apple GPU: a count of how many were drawn."""
+
+    def __init__(self) -> None:
+        self.drawn = torch.tensor(0)
+
+    def get_rng_state(self, device: torch.device) -> Tensor:
+        return self.drawn.clone()
+
+    def set_rng_state(self, state: Tensor, device: torch.device) -> None:
+        self.drawn = state.clone()
+
+    def draw(self) -> int:
+        self.drawn += 1
+        return int(self.drawn)
+
+
+@pytest.mark.parametrize("kind", ["mps", "cuda", "xpu"])
+def test_gradient_cache_repeats_the_random_numbers_of_any_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice()
+    monkeypatch.setattr(torch, "get_device_module", lambda found: {torch.device(kind): device}[found])
+
+    class Rows:
+        """Three numbers on that device."""
+
+        input_ids = SimpleNamespace(device=torch.device(kind))
+
+        def __len__(self) -> int:
+            return 3
+
+        def slice(self, start: int, stop: int) -> int:
+            return min(stop, 3) - start
+
+    weight, seen = torch.ones(1, requires_grad=True), []
+
+    def encode(count: int) -> Tensor:
+        seen.append(device.draw())
+        return weight * seen[-1] * torch.ones(count, 1)
+
+    cache = GradientCache(encode, 2, nullcontext)  # type: ignore[arg-type]
+    cache(Rows()).sum().backward()  # type: ignore[arg-type]
+    cache.backward()
+    assert seen == [1, 2, 1, 2]
+    assert int(device.drawn) == 2, "the second pass must not use up random numbers"
+    assert float(weight.grad or 0) == 1 * 2 + 2 * 1
+
+
 def test_rows_by_length_give_the_same_step(tiny_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffaug.training.execution.cpu._CHUNK_TOKENS", 100)
     method, inputs = tiny_run("semi-aux")
@@ -123,8 +171,13 @@ def _process(rank: int, world: int, out: str, runs: list[tuple[str, Any, int]]) 
     torch.set_num_threads(1)
     # They meet at a file: a port that is free now may be another test's in a moment.
     torch.distributed.init_process_group("gloo", f"file://{out}/meeting", rank=rank, world_size=world)
-    from diffaug.distributed import average_gradients
+    from diffaug.distributed import any_process, average_gradients
 
+    messages: list[int] = []
+    send = torch.distributed.all_reduce
+    torch.distributed.all_reduce = lambda *given: messages.append(1) or send(*given)  # type: ignore[assignment]
+    heard = any_process([rank == 0, False, rank == 1], torch.device("cpu"))
+    assert (heard, len(messages)) == ([True, False, True], 1), "all hear the same, in one message"
     for setting, build, number in runs:
         method, stage, inputs = build(rank, world)
         loss, _ = plain(method, stage, inputs)
@@ -142,7 +195,7 @@ class _Build:
     def __call__(self, rank: int, world: int) -> Any:
         from diffaug.config import recipe_from_dict
         from diffaug.data.corpus import Corpus
-        from diffaug.data.sampling import Stream
+        from diffaug.data.sampling import BatchSampler
         from diffaug.methods import method_class
         from diffaug.models.backbone import load_backbone
 
@@ -150,7 +203,7 @@ class _Build:
         torch.manual_seed(0)
         method = method_class(recipe.method).build(recipe, *load_backbone(recipe.model.backbone)).eval()
         stage = method.stages(Corpus(recipe.data, method.collator))[self.number - 1]
-        streams = {name: Stream(e, size, 0, rank, world) for name, (e, size) in stage.streams.items()}
+        streams = {name: BatchSampler(e, size, 0, rank, world) for name, (e, size) in stage.streams.items()}
         return method, stage, method.collate(stage, {name: s.batch(0) for name, s in streams.items()})
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from diffaug.methods.twostage import TwoStage
 from diffaug.models.backbone import load_backbone
 from diffaug.models.batch import PackedBatch, PaddedBatch
 from diffaug.models.encoder import Encoder
+from diffaug.training.execution import cuda_graphs
 from diffaug.training.execution.cpu import fast_cpu_encode
-from diffaug.training.execution.executor import PlainExecutor, can_pack, choose_executor
+from diffaug.training.execution.executor import Executor, PlainExecutor, can_pack, fast_executor, plain_executor
 from diffaug.training.execution.gradient_cache import GradientCache
 from diffaug.training.execution.half_precision import HalfPrecisionCopies
 from diffaug.training.optimizer import trainable
@@ -29,6 +31,16 @@ from diffaug.training.precision import Precision
 from diffaug.training.prefetch import Prefetcher
 
 STAGE = Stage(2, 1, {}, {"backbone": 1e-3, "views": 1e-3}, 1)
+
+
+CPU = torch.device("cpu")
+FP32 = Precision("fp32", CPU)
+
+
+def fast(method: TwoStage, stage: Stage) -> Executor:
+    make = fast_executor(method, stage, FP32, CPU, trainable(method, stage))
+    assert make is not None
+    return make()
 
 
 def build(recipe: Recipe) -> TwoStage:
@@ -96,12 +108,10 @@ class TestCanPack:
 
 
 def test_a_cpu_gets_the_plain_executor_or_the_gradient_cache(make_recipe: Callable[..., Recipe]) -> None:
-    method, device = build(make_recipe()), torch.device("cpu")
-    found = choose_executor(method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
-    assert isinstance(found, PlainExecutor)
-    stage = replace(STAGE, gradient_cache=2)
-    found = choose_executor(method, stage, Precision("auto", device), device, trainable(method, stage))
-    assert isinstance(found, GradientCache)
+    method = build(make_recipe())
+    for stage, kind in ((STAGE, PlainExecutor), (replace(STAGE, gradient_cache=2), GradientCache)):
+        assert isinstance(fast(method, stage), kind)
+        assert isinstance(plain_executor(method, stage, FP32), kind)
 
 
 @pytest.mark.parametrize("kind", ["prefix", "lora"])
@@ -124,8 +134,8 @@ def test_a_cpu_pads_no_more_than_it_must(
     assert seen == ([PackedBatch] if kind == "prefix" else [PaddedBatch] * 2)
 
 
-def test_the_plain_way_is_there_on_request(make_recipe: Callable[..., Recipe]) -> None:
-    method, device = build(make_recipe()).train(), torch.device("cpu")
+def test_the_plain_way_is_another_one(make_recipe: Callable[..., Recipe]) -> None:
+    method = build(make_recipe()).train()
     rows = method.collator.rows(*rows_of(method))
 
     def vectors(represent: Callable[..., torch.Tensor]) -> torch.Tensor:
@@ -133,10 +143,15 @@ def test_the_plain_way_is_there_on_request(make_recipe: Callable[..., Recipe]) -
         return represent(rows)
 
     wanted = vectors(method.represent)
-    arguments = (method, STAGE, Precision("auto", device), device, trainable(method, STAGE))
     # Fast dropout draws other random numbers, so that which way it was can be seen from the outside.
-    assert torch.equal(vectors(choose_executor(*arguments, fast=False)), wanted)
-    assert not torch.equal(vectors(choose_executor(*arguments)), wanted)
+    assert torch.equal(vectors(plain_executor(method, STAGE, FP32)), wanted)
+    assert not torch.equal(vectors(fast(method, STAGE)), wanted)
+
+
+def test_where_nothing_is_faster_there_is_only_the_plain_way(make_recipe: Callable[..., Recipe]) -> None:
+    method = build(make_recipe())
+    for device in ("mps", "cuda"):  # on a GPU in 32 bits
+        assert fast_executor(method, STAGE, FP32, torch.device(device), trainable(method, STAGE)) is None
 
 
 class TestHalfPrecisionCopies:
@@ -201,6 +216,32 @@ class TestHalfPrecisionCopies:
             halved.backward(vectors, torch.ones_like(vectors))
         assert all(parameter.grad is None for parameter in method.encoder.backbone.parameters())
         assert any(float(p.grad.abs().sum()) > 0 for p in learning.values() if p.grad is not None)
+
+
+def test_the_number_of_cuda_graphs_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the size that was not used for longest go first. Nothing is captured here: that needs a GPU."""
+    for name in ("graph_pool_handle", "Stream", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda *given: None)
+    monkeypatch.setattr(cuda_graphs, "_MAX_SIZES", 3)
+    captured: list[int] = []
+
+    def capture(self: cuda_graphs.GraphedEncoder, batch: Any) -> Any:
+        captured.append(batch.size)
+        tensors = SimpleNamespace(tensors=dict)
+        return SimpleNamespace(inputs=tensors, vectors=torch.zeros(1, 1), forward=SimpleNamespace(replay=lambda: None))
+
+    monkeypatch.setattr(cuda_graphs.GraphedEncoder, "_captured", capture)
+    encoder = cuda_graphs.GraphedEncoder(None, CPU)  # type: ignore[arg-type]
+
+    class Batch(SimpleNamespace):
+        def __len__(self) -> int:
+            return 1
+
+    for size in (1, 2, 3, 1, 4, 1, 2):
+        encoder(Batch(size=size, tensors=dict))  # type: ignore[arg-type]
+        encoder._pending = None
+        assert len(encoder._by_size) <= 3
+    assert captured == [1, 2, 3, 4, 2], "2 made way for 4, and 3 for 2; 1 was in use"
 
 
 class TestPrefetcher:

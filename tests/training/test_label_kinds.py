@@ -15,7 +15,7 @@ from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
 from diffaug.data.read import read_classes, read_labelled
 from diffaug.data.records import Classes, LabelledPairs, PositivePairs, ScoredPairs, Triplets
-from diffaug.data.sampling import Batch, ClassStream, Examples, MixedStream, Mixture, stream
+from diffaug.data.sampling import Batch, ClassBatchSampler, Examples, MixedBatchSampler, Mixture, batch_sampler
 from diffaug.methods import method_class
 from diffaug.models.backbone import load_backbone
 
@@ -100,11 +100,11 @@ def test_the_loss_of_a_step_is_that_of_its_kind(corpus: Callable[..., Corpus], t
     from diffaug.losses.pairs import angle, cosent
 
     for kind, loss, function in (("scored", "auto", cosent), ("same", "angle", angle), ("classes", "auto", None)):
-        changes = [f"model.backbone={tiny_bert}", "stage2.batch_size=8", f"stage2.loss={loss}"]
+        changes = [f"model.backbone={tiny_bert}", "stage2.batch_size=8", f"stage2.label_loss={loss}"]
         recipe = load_recipe("adapt-simcse", changes)
         method = method_class("simcse").build(recipe, *load_backbone(str(tiny_bert))).eval()
         (stage,) = method.stages(corpus(rows(kind)))
-        batch = stream(*stage.streams["contrastive"], seed=0).batch(0)
+        batch = batch_sampler(*stage.streams["contrastive"], seed=0).batch(0)
         first, second = (method.encoder(method.collator.rows([row[i] for row in batch.examples])) for i in (0, -1))
         labels = torch.tensor(batch.labels)
         expected = (function or supervised_contrastive)(first, second, labels, 0.05)
@@ -117,7 +117,7 @@ def test_stage_1_asks_whether_two_belong_together(corpus: Callable[..., Corpus],
     for kind in ("positive", "classes", "scored"):
         method = method_class("diffaug").build(recipe, *load_backbone(str(tiny_bert)))
         stage = method.stages(corpus(rows(kind)))[0]
-        batch = stream(*stage.streams["nli"], seed=0).batch(0)
+        batch = batch_sampler(*stage.streams["nli"], seed=0).batch(0)
         step = method.collate(stage, {"nli": batch})
         premises = step.tokens.input_ids[step.pairs.premises]
         hypotheses = step.tokens.input_ids[step.pairs.hypotheses]
@@ -142,13 +142,13 @@ def test_a_batch_holds_as_many_sentences_of_each_class(corpus: Callable[..., Cor
     examples = corpus(data, per_class=3).labels()
     assert isinstance(examples, Examples)
     for index in range(20):
-        batch = ClassStream(examples, 9, seed=1).batch(index)
+        batch = ClassBatchSampler(examples, 9, seed=1).batch(index)
         assert sorted(Counter(batch.labels).values()) == [3, 3, 3]
-    shares = [ClassStream(examples, 12, 1, rank, 2).batch(4) for rank in (0, 1)]
-    whole = ClassStream(examples, 12, 1).batch(4)
+    shares = [ClassBatchSampler(examples, 12, 1, rank, 2).batch(4) for rank in (0, 1)]
+    whole = ClassBatchSampler(examples, 12, 1).batch(4)
     assert [*shares[0].examples, *shares[1].examples] == whole.examples
     assert len(set(whole.labels)) == 4
-    assert ClassStream(examples, 100, 1).batch(0).labels, "a batch larger than the data"
+    assert ClassBatchSampler(examples, 100, 1).batch(0).labels, "a batch larger than the data"
 
 
 def test_files_take_turns_in_their_proportions(tmp_path: Path, tiny_bert: Path) -> None:
@@ -165,11 +165,11 @@ def test_files_take_turns_in_their_proportions(tmp_path: Path, tiny_bert: Path) 
     for stage in method.stages(Corpus(recipe.data, method.collator)):
         (examples, size), *_ = stage.streams.values()
         assert isinstance(examples, Mixture)
-        mixed = stream(examples, size, seed=0)
+        mixed = batch_sampler(examples, size, seed=0)
         targets = [mixed.batch(i).target for i in range(40)]
         assert Counter(targets) == {"score": 30, "class": 10}
-        assert stream(examples, size, seed=0).batch(33) == mixed.batch(33), "the order depends on the step alone"
-        assert isinstance(mixed, MixedStream)
+        assert batch_sampler(examples, size, seed=0).batch(33) == mixed.batch(33), "the order depends on the step alone"
+        assert isinstance(mixed, MixedBatchSampler)
         assert isinstance(mixed.batch(0), Batch)
     with pytest.raises(DiffaugError, match="a number above 0 for each of the 2 files"):
         load_recipe("adapt-diffaug", [*changes, "data.proportions=[1]"])
@@ -212,9 +212,9 @@ def test_skipping_leaves_out_only_what_is_wrong(corpus: Callable[..., Corpus]) -
 def test_a_loss_that_does_not_fit_the_labels_is_refused(
     kind: str, loss: str, corpus: Callable[..., Corpus], tiny_bert: Path
 ) -> None:
-    recipe = load_recipe("adapt-simcse", [f"model.backbone={tiny_bert}", f"stage2.loss={loss}"])
+    recipe = load_recipe("adapt-simcse", [f"model.backbone={tiny_bert}", f"stage2.label_loss={loss}"])
     method = method_class("simcse").build(recipe, *load_backbone(str(tiny_bert)))
-    with pytest.raises(DiffaugError, match=f"stage2.loss={loss} cannot learn from"):
+    with pytest.raises(DiffaugError, match=f"stage2.label_loss={loss} cannot learn from"):
         method.stages(corpus(rows(kind)))
 
 

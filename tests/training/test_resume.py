@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -11,18 +12,22 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from accelerate import Accelerator
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from diffaug import files
 from diffaug.config import Recipe
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.training.checkpoint import Checkpoint, checkpoints
+from diffaug.training.checkpoint import Checkpoint, checkpoints, last_checkpoint
+from diffaug.training.loop import Loop, TrainingInterrupted
 from diffaug.training.run import train
 
 # Children inherit the imported libraries, so that a run takes a second and not ten.
@@ -118,6 +123,7 @@ def test_killed_while_the_best_model_gets_its_last_scores(recipe: Recipe, refere
     folder = tmp_path / "killed"
 
     def run() -> None:
+        files._exchange = lambda one, other: False  # as on systems that cannot exchange two folders
         rename = os.rename
 
         def die(source: Any, target: Any) -> None:
@@ -166,8 +172,6 @@ def test_processes_leave_together_when_the_state_is_written(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If one left while the main one still writes, whoever launched them would end the main one."""
-    from diffaug.training.loop import Loop, TrainingInterrupted
-
     folder, step = tmp_path / "stopped", Loop._step
     saved: list[list[str]] = []
 
@@ -183,7 +187,7 @@ def test_processes_leave_together_when_the_state_is_written(
     monkeypatch.setattr(Accelerator, "wait_for_everyone", wait)
     with pytest.raises(TrainingInterrupted):
         train(recipe, folder, quiet=True)
-    assert saved[-1] == ["stage2-step0000003"]
+    assert saved[-1] == ["stage2-step0000002", "stage2-step0000003"]
 
 
 def test_processes_have_read_the_best_model_before_it_is_replaced(
@@ -211,20 +215,18 @@ def test_processes_have_read_the_best_model_before_it_is_replaced(
 
 def test_one_process_at_a_time(recipe: Recipe, reference: Path, tmp_path: Path) -> None:
     """A second run into the folder is refused while the first is at work, new or resumed, and does it no harm."""
-    from diffaug.training.loop import Loop
-
     folder = tmp_path / "one"
     step = Loop._step
     said: list[str] = []
 
     def disturbed(self: Loop, *args: Any) -> Any:
         if not said or (self.progress.stage, self.progress.step) == (2, 1):
-            (folder / ".being.0a1b2c3d").touch()
+            (folder / ".being.diffaug-0a1b2c3d").touch()
             for resume in (False, True):
                 with pytest.raises(DiffaugError) as refused:
                     train(recipe, folder, resume=resume, quiet=True)
                 said.append(str(refused.value))
-            (folder / ".being.0a1b2c3d").unlink()
+            (folder / ".being.diffaug-0a1b2c3d").unlink()
         return step(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -264,8 +266,6 @@ def test_a_signal_saves_and_leaves(recipe: Recipe, reference: Path, tmp_path: Pa
     calm = Recipe(**{**recipe.__dict__, "loop": type(recipe.loop)(eval_every=2, save_minutes=60.0)})
 
     def run() -> None:
-        from diffaug.training.loop import Loop, TrainingInterrupted
-
         step = Loop._step
 
         def signalled(self: Loop, *args: Any) -> Any:
@@ -305,9 +305,12 @@ def test_a_full_disk_is_one_clear_error_and_keeps_the_last_checkpoint(
         save_file(*args)
 
     monkeypatch.setattr(module, "save_file", fills_up)
-    with pytest.raises(DiffaugError, match=r"stage1-step0000003 cannot be written: No space left on device"):
+    with pytest.raises(DiffaugError, match=r"stage1-step0000003 cannot be written: no space left on the disk"):
         train(recipe, folder, quiet=True)
-    assert [path.name for path in checkpoints(folder / "checkpoints")] == ["stage1-step0000002"]
+    assert [path.name for path in checkpoints(folder / "checkpoints")] == [
+        "stage1-step0000001",
+        "stage1-step0000002",
+    ]
     monkeypatch.undo()
     train(recipe, folder, resume=True, quiet=True)
     assert_same_result(folder, reference)
@@ -371,7 +374,7 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "state.json").write_text("{}")
     (folder / "state.safetensors").write_bytes(b"abc")
-    with pytest.raises(DiffaugError, match="no whole checkpoint"):
+    with pytest.raises(DiffaugError, match="is damaged"):
         Checkpoint(folder)
 
 
@@ -386,6 +389,178 @@ def test_hidden_files_of_the_user_stay(recipe: Recipe, tmp_path: Path) -> None:
 def test_what_a_cut_off_first_write_leaves_is_no_obstacle(recipe: Recipe, reference: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     folder.mkdir()
-    (folder / ".recipe.0a1b2c3d.yaml").write_text("half")
+    (folder / ".recipe.diffaug-0a1b2c3d.yaml").write_text("half")
     train(recipe, folder, resume=True, quiet=True)
     assert_same_result(folder, reference)
+
+
+def interrupt(recipe: Recipe, folder: Path, stage: int = 2, step: int = 3) -> None:
+    """Train up to a step; checkpoints of it and of the step before stay."""
+    original = Loop._step
+
+    def stopped(self: Loop, *args: Any) -> Any:
+        if (self.progress.stage, self.progress.step) == (stage, step - 1):
+            self._stop.signal = signal.SIGTERM
+        return original(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_step", stopped)
+        with pytest.raises(TrainingInterrupted):
+            train(recipe, folder, quiet=True)
+
+
+def flip_bit(path: Path, where: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(where * (len(content) - 1))] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "first bit of tensors": lambda folder: flip_bit(folder / "state.safetensors", 0),
+    "bit of a tensor": lambda folder: flip_bit(folder / "state.safetensors", 0.7),
+    "bit of the state": lambda folder: flip_bit(folder / "state.json", 0.5),
+    "bit of the checksums": lambda folder: flip_bit(folder / "SHA256SUMS", 0.1),
+    "name in the checksums": lambda folder: flip_bit(folder / "SHA256SUMS", 1),
+    "no tensors": lambda folder: (folder / "state.safetensors").unlink(),
+    "no state": lambda folder: (folder / "state.json").unlink(),
+    "no checksums": lambda folder: (folder / "SHA256SUMS").unlink(),
+    "truncated": lambda folder: os.truncate(folder / "state.safetensors", 1000),
+}
+
+
+@pytest.fixture(scope="module")
+def interrupted(make_recipe: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
+    """A run with two checkpoints, which tests copy."""
+    loop = {"eval_every": 2, "save_minutes": 0.0}
+    recipe = make_recipe("semi-aux", loop=loop, stage1={"steps": 5}, stage2={"steps": 5})
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    interrupt(recipe, folder)
+    return recipe, folder
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_detected(damage: str, interrupted: tuple[Recipe, Path], tmp_path: Path) -> None:
+    older, newer = checkpoints(shutil.copytree(interrupted[1], tmp_path / "run") / "checkpoints")
+    DAMAGE[damage](newer)
+    found, lines = last_checkpoint(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.folder == older
+    assert [str(newer) in line and "damaged" in line for line in lines] == [True]
+    DAMAGE[damage](older)
+    with pytest.raises(DiffaugError, match=r"no checkpoint is left to resume from.*remove .*checkpoints to start"):
+        last_checkpoint(tmp_path / "run" / "checkpoints")
+
+
+def test_the_checkpoint_before_a_damaged_one_gives_the_same_bits(
+    interrupted: tuple[Recipe, Path], reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, folder = interrupted[0], shutil.copytree(interrupted[1], tmp_path / "run")
+    flip_bit(checkpoints(folder / "checkpoints")[-1] / "state.safetensors", 0.5)
+    train(recipe, folder, resume=True)
+    assert "stage2-step0000003 is damaged" in capsys.readouterr().err
+    assert_same_result(folder, reference)
+
+
+def test_a_missing_best_model_is_an_error_before_training(interrupted: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, folder = interrupted[0], shutil.copytree(interrupted[1], tmp_path / "run")
+    shutil.rmtree(folder / "best")
+    with pytest.raises(DiffaugError, match=r"best is missing or damaged.*remove .*checkpoints"):
+        train(recipe, folder, resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0\n", b'{"stage": 1}\n', None])
+def test_a_damaged_metrics_file_does_not_stop_a_run(
+    content: bytes | None, interrupted: tuple[Recipe, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, folder = interrupted[0], shutil.copytree(interrupted[1], tmp_path / "run")
+    if content is None:
+        (folder / "metrics.jsonl").unlink()
+    else:
+        (folder / "metrics.jsonl").write_bytes(content)
+    train(recipe, folder, resume=True)
+    assert "metrics.jsonl is damaged" in capsys.readouterr().err
+    assert {entry["stage"] for entry in metrics(folder)} == {2}
+
+
+def replace_text(path: str | Path, old: str, new: str) -> None:
+    text = Path(path).read_text("utf-8")
+    assert old in text
+    Path(path).write_text(text.replace(old, new), "utf-8")
+
+
+def copied_inputs(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with copies of its data and backbone, which a test may change."""
+    folder.mkdir()
+    named = {name: getattr(recipe.data, name) for name in ("nli", "unlabelled", "dev", "test")}
+    copies = {name: shutil.copy(source, folder / f"{name}-{Path(source).name}") for name, source in named.items()}
+    backbone = shutil.copytree(recipe.model.backbone, folder / "backbone")
+    model = replace(recipe.model, backbone=str(backbone))
+    return replace(recipe, data=replace(recipe.data, **{name: str(path) for name, path in copies.items()}), model=model)
+
+
+def changed_weights(recipe: Recipe) -> None:
+    path = Path(recipe.model.backbone) / "model.safetensors"
+    tensors = load_file(path)
+    next(iter(tensors.values())).flatten()[0] += 1
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+CHANGES: dict[str, Callable[[Recipe], None]] = {
+    "data.nli": lambda recipe: replace_text(str(recipe.data.nli), "park", "rain"),
+    "data.unlabelled": lambda recipe: replace_text(str(recipe.data.unlabelled), "park", "rain"),
+    "data.dev": lambda recipe: replace_text(str(recipe.data.dev), "1", "2"),
+    "data.test": lambda recipe: replace_text(str(recipe.data.test), "1", "2"),
+    "backbone": changed_weights,
+    "tokenizer": lambda recipe: replace_text(
+        Path(recipe.model.backbone) / "tokenizer_config.json", "{", '{"a_new_setting": true, '
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_changed_inputs_are_refused_and_a_forced_run_says_so(
+    what: str, interrupted: tuple[Recipe, Path], tmp_path: Path
+) -> None:
+    recipe = copied_inputs(interrupted[0], tmp_path / "inputs")
+    folder = shutil.copytree(interrupted[1], tmp_path / "run")
+    (folder / "recipe.yaml").write_text(recipe.to_yaml(), "utf-8")
+    CHANGES[what](recipe)
+    with pytest.raises(DiffaugError, match=rf"other inputs: {what} .*was \w{{12}}, is \w{{12}}; .*--force"):
+        train(recipe, folder, resume=True, quiet=True)
+    assert not (folder / "summary.json").exists()
+    train(recipe, folder, resume=True, force=True, quiet=True)
+    (change,) = json.loads((folder / "provenance.json").read_text())["changes"]
+    assert change.startswith(f"forced: {what} ")
+
+
+def test_other_versions_are_told_and_recorded(
+    interrupted: tuple[Recipe, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, folder = interrupted[0], shutil.copytree(interrupted[1], tmp_path / "run")
+    replace_text(folder / "provenance.json", f'"torch": "{torch.__version__}"', '"torch": "1.0"')
+    train(recipe, folder, resume=True)
+    said = f"torch was 1.0, is {torch.__version__}"
+    assert f"since the run was started, {said}" in capsys.readouterr().err
+    found = json.loads((folder / "provenance.json").read_text())
+    assert found["changes"] == [said]
+    assert found["versions"]["torch"] == "1.0"
+
+
+def test_a_run_without_provenance_goes_on_and_says_so(
+    interrupted: tuple[Recipe, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, folder = interrupted[0], shutil.copytree(interrupted[1], tmp_path / "run")
+    (folder / "provenance.json").unlink()
+    train(recipe, folder, resume=True)
+    assert "whether they have changed is unknown" in capsys.readouterr().err
+    assert (folder / "provenance.json").exists()
+
+
+def test_provenance_holds_the_checksums_of_the_files_that_were_read(interrupted: tuple[Recipe, Path]) -> None:
+    recipe, folder = interrupted
+    found = json.loads((folder / "provenance.json").read_text())
+    for role in ("nli", "unlabelled", "dev", "test"):
+        source = str(getattr(recipe.data, role))
+        assert found["data"][role] == {source: hashlib.sha256(Path(source).read_bytes()).hexdigest()}
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["device"]

@@ -102,9 +102,9 @@ def test_a_file_that_has_changed_is_read_again(
 def test_a_backbone_is_scored_once_for_each_of_the_data(
     make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scored: list[int] = []
-    spearman = kept_module.spearman
-    monkeypatch.setattr(kept_module, "spearman", lambda *given: scored.append(1) or spearman(*given))
+    scored: list[str] = []
+    score = kept_module.final_scores
+    monkeypatch.setattr(kept_module, "final_scores", lambda model, pairs: scored.extend(pairs) or score(model, pairs))
     kept = RunCache()
     before = [train(make_recipe(), tmp_path / name, quiet=True, cache=kept).before for name in ("first", "again")]
     assert before[0] == before[1] != {}

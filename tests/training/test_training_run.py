@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from diffaug import Embedder
 from diffaug.config import Recipe, load_recipe, recipe_names
 from diffaug.errors import DiffaugError
-from diffaug.training import run
+from diffaug.training import scoring
 from diffaug.training.run import train
 
 
@@ -305,7 +305,7 @@ def test_fp16_is_refused_on_a_cpu(make_recipe: Callable[..., Recipe], tmp_path: 
 def test_the_scores_of_a_model_trained_in_16_bits_are_those_it_has_in_32(
     make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "spearman", lambda embedder, pairs: 12.5)
+    monkeypatch.setattr(scoring, "spearman", lambda embedder, pairs: 12.5)
     recipe = make_recipe(loop={"precision": "bf16"}, data={"test": None})
     result = train(recipe, tmp_path / "half", quiet=True)
     assert result.scores["dev"] == 12.5

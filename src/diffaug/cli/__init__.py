@@ -56,6 +56,13 @@ def main() -> None:
     except DiffaugError as error:
         typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
         sys.exit(2)
+    except OSError as error:
+        # Each command says what it cannot read or write; this is for the rest, such as a name that is too long.
+        if not error.strerror:
+            raise
+        named = "" if error.filename is None else f"{str(error.filename)[:100]}: "
+        typer.secho(f"error: {named}{error.strerror}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
     except KeyboardInterrupt:
         typer.secho("interrupted", err=True)
         sys.exit(130)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffaug.cli.columns import Columns, parse_columns
+from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 
@@ -59,6 +60,7 @@ def encode(
     devices: Annotated[
         str | None, typer.Option(help="Use several devices in parallel: cuda:0,cuda:1.", show_default=False)
     ] = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Encode each line of a text file, including empty lines, or each row of a table."""
@@ -82,6 +84,7 @@ def similarity(
     second: Annotated[str, typer.Argument(help="Another sentence.")],
     model: Model = None,
     device: Device = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Print the cosine similarity of two sentences."""
@@ -96,6 +99,7 @@ def search(
     column: Columns = None,
     model: Model = None,
     device: Device = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Find the sentences in a file that are most similar to each query."""

@@ -10,6 +10,7 @@ import typer
 
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.embed import Device, Model, Trust
+from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 
 
@@ -36,8 +37,8 @@ def evaluate(
         typer.Option(
             "--tasks",
             "-t",
-            help="Groups (sts, transfer, geometry) and names (STS12, STS-B-dev, MR ...), separated by commas; default: "
-            "sts, or none if own data is given.",
+            help="Groups (sts, transfer, geometry) and names (STS12, STS-B-dev, MR, your own ...), separated by "
+            "commas; default: sts, or none if own data is given.",
             show_default=False,
         ),
     ] = None,
@@ -47,8 +48,12 @@ def evaluate(
     triplets: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Your own triplets: accuracy.")] = None,
     retrieval: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Your own queries and documents, a file or BEIR folder: recall at k, MRR."),
+        typer.Option(metavar="PATH", help="Your own queries and documents, a file or BEIR folder: MRR, nDCG@10."),
     ] = None,
+    ignore_identical_ids: Annotated[
+        bool,
+        typer.Option("--ignore-identical-ids", help="In retrieval, leave out the document with the query's own id."),
+    ] = False,
     column: Columns = None,
     versus: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Compare with this model, on the same rows.", show_default=False)
@@ -60,9 +65,10 @@ def evaluate(
         Path | None,
         typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap and of cross-validation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of cross-validation.")] = 0,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 turns intervals off.")] = 1000,
     batch_size: Annotated[int | None, typer.Option(help="Sentences per batch; default: by number of tokens.")] = None,
+    plugins: Plugins = None,
     device: Device = None,
     trust_remote_code: Trust = False,
 ) -> None:
@@ -81,6 +87,7 @@ def evaluate(
         pairs=_named(pairs),
         triplets=_named(triplets),
         retrieval=_named(retrieval),
+        ignore_identical_ids=ignore_identical_ids,
         columns=parse_columns(column),
         versus=versus,
         seed=seed,

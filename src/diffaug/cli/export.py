@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from diffaug.cli.embed import Trust
+from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def export(
             show_default=False,
         ),
     ] = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Export a model to the format of another library."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from diffaug.cli.embed import Trust
+from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 
 
@@ -35,6 +36,7 @@ def push(
         Path | None, typer.Option(metavar="FILE", help="Your own card, instead of the generated one.")
     ] = None,
     message: Annotated[str | None, typer.Option(help="The commit message.")] = None,
+    plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Push a model to the hub, with a card made from its recipe and scores."""
@@ -66,7 +68,7 @@ def _read(path: Path) -> str:
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DiffaugError(f"{path} cannot be read as JSON ({error})") from error
     if not isinstance(content, dict):
         raise DiffaugError(f"{path} is not the output of diffaug eval --json")

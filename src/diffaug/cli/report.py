@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from diffaug.cli.embed import Device
+from diffaug.cli.plugins import Plugins
 
 
 class Map(str, Enum):
@@ -36,6 +37,7 @@ def report(
     pairs: Annotated[
         int, typer.Option(min=1, help="Pairs to show per model that are ranked too high, and too low.")
     ] = 20,
+    plugins: Plugins = None,
     device: Device = None,
 ) -> None:
     """Write one page about all runs in a folder: scores, curves, settings, worst pairs, map of embeddings."""

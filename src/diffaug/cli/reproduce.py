@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffaug.cli.plugins import Plugins
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -67,6 +69,9 @@ Reused = Annotated[
     list[Path] | None,
     typer.Option(metavar="DIR", help="Take finished runs that are the same over from this grid; repeatable."),
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Continue or take over even if data or models have changed; the tables say so.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, and do nothing.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the table alone.")]
 
@@ -86,6 +91,7 @@ def reproduce(
     draws: Draws = None,
     jobs: Jobs = 1,
     changes: Changes = None,
+    plugins: Plugins = None,
     budget: Budget = None,
     only: Only = None,
     columns: Columns = None,
@@ -97,6 +103,7 @@ def reproduce(
     generator: Generator = None,
     keep_models: KeepModels = True,
     reuse: Reused = None,
+    force: Force = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -109,7 +116,7 @@ def reproduce(
             raise typer.BadParameter(f"name it for diffaug reproduce {experiment}", param_hint=option)
     files = _Files(data, triplets, pairs, sentences, dev, target, generator)
     request = _Request(encoder, files, seeds, draws, changes, budget, only, columns)
-    _run(spec, request, out, _How(jobs, keep_models, reuse, dry_run, quiet))
+    _run(spec, request, out, _How(jobs, keep_models, reuse, force, dry_run, quiet, plugins))
 
 
 def grid(
@@ -121,6 +128,7 @@ def grid(
     draws: Draws = None,
     jobs: Jobs = 1,
     changes: Changes = None,
+    plugins: Plugins = None,
     budget: Budget = None,
     only: Only = None,
     columns: Columns = None,
@@ -132,6 +140,7 @@ def grid(
     generator: Generator = None,
     keep_models: KeepModels = True,
     reuse: Reused = None,
+    force: Force = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -140,7 +149,7 @@ def grid(
 
     files = _Files(data, triplets, pairs, sentences, dev, target, generator)
     request = _Request(encoder, files, seeds, draws, changes, budget, only, columns)
-    _run(load_spec(spec), request, out, _How(jobs, keep_models, reuse, dry_run, quiet))
+    _run(load_spec(spec), request, out, _How(jobs, keep_models, reuse, force, dry_run, quiet, plugins))
 
 
 @dataclass(frozen=True)
@@ -175,8 +184,10 @@ class _How:
     jobs: int
     keep_models: bool
     reuse: list[Path] | None
+    force: bool
     dry_run: bool
     quiet: bool
+    plugins: list[str] | None
 
 
 def _run(spec: GridSpec, request: _Request, out: Path, how: _How) -> None:
@@ -216,7 +227,7 @@ def _run(spec: GridSpec, request: _Request, out: Path, how: _How) -> None:
         )
         plan = make_plan(spec, options)
         rows = {cell.row for cell in plan.cells} & plan.rows
-        reuse = Reuse(how.reuse, plan, out, tasks) if how.reuse else None
+        reuse = Reuse(how.reuse, plan, out, tasks, force=how.force) if how.reuse else None
         folder = Grid.begin(out, options.request(spec.name), plan.about, plan.cells, write=not how.dry_run)
         if how.dry_run:
             for line in [*listing(folder, plan.more, rows, reuse), *(f"{note}." for note in plan.notes)]:
@@ -225,7 +236,16 @@ def _run(spec: GridSpec, request: _Request, out: Path, how: _How) -> None:
     shown = rows if request.only else None
     try:
         failures = run_grid(
-            folder, plan, tasks, jobs=how.jobs, rows=rows, keep_models=how.keep_models, reuse=reuse, quiet=how.quiet
+            folder,
+            plan,
+            tasks,
+            jobs=how.jobs,
+            rows=rows,
+            keep_models=how.keep_models,
+            reuse=reuse,
+            force=how.force,
+            quiet=how.quiet,
+            plugins=(*spec.plugins, *(how.plugins or ())),
         )
     except GridInterrupted as interrupted:
         typer.secho(str(interrupted), err=True)

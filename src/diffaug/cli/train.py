@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from diffaug.cli.plugins import Plugins
 from diffaug.config import load_recipe, recipe_names, recipe_path, recipe_text
 from diffaug.errors import DiffaugError
 
@@ -30,11 +31,15 @@ def train(
     changes: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Change a setting: stage1.steps=auto, data.nli=my.csv ...")
     ] = None,
+    plugins: Plugins = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished run, or start it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Resume even if data, backbone or tokenizer have changed; it is recorded.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the summary.")] = False,
 ) -> None:
     """Train a model: stage 1, then stage 2; the best checkpoint is saved in OUT/best."""
-    settings = load_recipe(recipe, changes or [])
+    settings = load_recipe(recipe, changes or [], plugins or [])
     # The process group does not exist yet; launchers set the rank of each process.
     if os.environ.get("RANK", "0") == "0":
         from diffaug.training.preflight import check_start
@@ -47,7 +52,7 @@ def train(
     from diffaug.training.run import train as run
 
     try:
-        result = run(settings, out, resume=resume, quiet=quiet)
+        result = run(settings, out, resume=resume, force=force, quiet=quiet)
     except TrainingInterrupted as interrupted:
         typer.secho(str(interrupted), err=True)
         raise typer.Exit(128 + interrupted.signal) from None

@@ -6,6 +6,7 @@ from diffaug.config.recipe import (
     FlowSettings,
     LoopSettings,
     ModelSettings,
+    Option,
     Recipe,
     ReleasedBehaviour,
     ReplacedSettings,
@@ -13,6 +14,7 @@ from diffaug.config.recipe import (
     Stage2Settings,
     ViewSettings,
     load_recipe,
+    missing_section,
     read_settings,
     recipe_from_dict,
     recipe_names,
@@ -20,6 +22,7 @@ from diffaug.config.recipe import (
     recipe_text,
     source_list,
 )
+from diffaug.config.safe_yaml import parse_yaml
 
 __all__ = [
     "RECIPES",
@@ -27,6 +30,7 @@ __all__ = [
     "FlowSettings",
     "LoopSettings",
     "ModelSettings",
+    "Option",
     "Recipe",
     "ReleasedBehaviour",
     "ReplacedSettings",
@@ -34,6 +38,8 @@ __all__ = [
     "Stage2Settings",
     "ViewSettings",
     "load_recipe",
+    "missing_section",
+    "parse_yaml",
     "read_settings",
     "recipe_from_dict",
     "recipe_names",

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from diffaug.config.typed import build, nearest
+from diffaug.config.registry import load_plugins
+from diffaug.config.safe_yaml import parse_yaml
+from diffaug.config.typed import build, hint_at, is_text, nearest
 from diffaug.config.values import check_values
 from diffaug.errors import DiffaugError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+Option = bool | int | float | str
+"""A setting of a plugin's own."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +65,17 @@ class ViewSettings:
 
     Attributes:
         kind: `dropout` alone; a learned module a view: `prefix`, `adapter` or `lora`; `cutoff`: ConSERT's changes of
-            the embedding layer's output; `synonym`: a word of the second view is exchanged.
+            the embedding layer's output; `synonym`: a word of the second view is exchanged; or that of a plugin.
         same: one learned module for both views.
         length: vectors of a prefix.
         dropout: on them while they learn.
         bottleneck: inner width of an adapter, rank of LoRA.
         scale: of LoRA's update.
         first, second: ConSERT's changes of each view and their rates, as in {feature_cutoff: 0.2}.
+        options: the settings of a plugin's views.
     """
 
-    kind: Literal["dropout", "prefix", "adapter", "lora", "cutoff", "synonym"] = "dropout"
+    kind: str = "dropout"
     same: bool = False
     length: int = 8
     dropout: float = 0.1
@@ -77,6 +83,7 @@ class ViewSettings:
     scale: float = 1.0
     first: dict[str, float] = field(default_factory=dict)
     second: dict[str, float] = field(default_factory=dict)
+    options: dict[str, Option] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -152,13 +159,15 @@ class Stage2Settings:
         objective: `unlabelled`: two views of a sentence; `nli_sentences`: the same, with the sentences of the NLI data;
             `triplets`: premise, entailment, hard negative, or pairs that lack the last; `labels`: labelled data of any
             kind with the loss of that kind.
-        loss: of the objective `labels`, where the data allow several: `contrastive`, `cosent` or `angle`; `auto`:
+        label_loss: of the objective `labels`, where the data allow several: `contrastive`, `cosent` or `angle`; `auto`:
             `cosent` for pairs with a score or labelled same and different, `contrastive` for everything else.
         epochs: passes over those data; `steps` is used instead if set.
         role_learning_rates: other rates for a role: backbone, views, projection, classifier ...
         frozen: roles that do not learn.
         schedule: what the learning rate does behind the warm-up: `linear` decay to zero, or `constant`.
         dropout: the backbone's.
+        loss: the contrastive loss: `info_nce`, `nt_xent`, or that of a plugin; null: that of the method.
+        loss_options: the settings of a plugin's loss.
         temperature: of the contrastive loss.
         weight: of the contrastive loss (for a flow: of its bits per dimension).
         denoise: subtract what the template alone says.
@@ -168,7 +177,7 @@ class Stage2Settings:
     """
 
     objective: Literal["unlabelled", "nli_sentences", "triplets", "labels"] = "unlabelled"
-    loss: Literal["auto", "contrastive", "cosent", "angle"] = "auto"
+    label_loss: Literal["auto", "contrastive", "cosent", "angle"] = "auto"
     epochs: float = 1.0
     steps: int | None = None
     batch_size: int = 256
@@ -179,6 +188,8 @@ class Stage2Settings:
     warmup: float = 0.0
     weight_decay: float = 0.0
     dropout: bool = True
+    loss: str | None = None
+    loss_options: dict[str, Option] = field(default_factory=dict)
     temperature: float = 0.05
     weight: float = 1.0
     denoise: bool = True
@@ -229,6 +240,8 @@ class LoopSettings:
     Attributes:
         precision: `auto` is bf16 on a GPU that has it and fp32 elsewhere.
         fast: send rows through the encoder in the fastest way that fits model and machine; false: in the plain one.
+        check_fast: before each stage, compare loss and gradients of one batch in the fast and in the plain way, and run
+            the plain one if they differ; false: trust the fast one.
         accumulate: batches whose gradients are added up for one step; they share no negatives.
         clip: the largest gradient norm; null for none.
         adam_epsilon: what AdamW adds to the root of the second moment.
@@ -244,6 +257,7 @@ class LoopSettings:
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     fast: bool = True
+    check_fast: bool = True
     accumulate: int = 1
     clip: float | None = 1.0
     adam_epsilon: float = 1e-8
@@ -278,10 +292,20 @@ class ReleasedBehaviour:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole run. A stage that is null is left out."""
+    """A whole run. A stage that is null is left out.
+
+    Attributes:
+        name: of the recipe.
+        method: one that comes with the package, or that of a plugin.
+        plugins: modules that register methods, views, losses or tasks: names of modules, or .py files relative to the
+            recipe's file. They are imported when the recipe is read.
+        options: the settings of a plugin's method.
+    """
 
     name: str
     method: str
+    plugins: list[str] = field(default_factory=list)
+    options: dict[str, Option] = field(default_factory=dict)
     seed: int = 42
     model: ModelSettings = field(default_factory=ModelSettings)
     views: ViewSettings = field(default_factory=ViewSettings)
@@ -309,49 +333,65 @@ def source_list(setting: str | list[str] | None) -> list[str]:
     return [setting] if isinstance(setting, str) else list(setting)
 
 
+# Sections that a recipe may leave out.
+_OPTIONAL = tuple(f.name for f in fields(Recipe) if f.default is None)
+_NULL = ("", "~", "null")
+
+
 def recipe_names() -> list[str]:
     """The recipes that come with the package."""
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def recipe_path(name_or_path: str) -> Path:
-    """The file of a recipe given by its name or its path."""
+def recipe_path(name_or_path: str, beside: Path = Path()) -> Path:
+    """The file of a recipe given by its name or its path; a relative path starts in the folder ``beside``."""
     path = Path(name_or_path)
     if path.suffix in {".yaml", ".yml"}:
-        return path
+        return beside / path
     if name_or_path in recipe_names():
         return RECIPES / f"{name_or_path}.yaml"
     raise DiffaugError(f"there is no recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}")
 
 
-def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str, changes: Iterable[str] = (), plugins: Iterable[str] = ()) -> Recipe:
     """Read a recipe by name or from a YAML file.
 
-    Two keys belong to the file and not to the settings. `extends: NAME` starts from another recipe. `backbones` holds
+    Two keys belong to the file and not to the settings. `extends: NAME` starts from another recipe, by its name or by
+    its path relative to this file. `backbones` holds
     settings for other backbones than the recipe's own, by their name, as in
     `roberta-base: {stage2: {batch_size: 512}}`; they are used when `model.backbone` is that name, or a path or hub
     name that ends in it.
 
     Args:
         name_or_path: one of `recipe_names()`, or the path of a .yaml file.
-        changes: `key=value` strings such as `stage1.steps=auto`; values are read as YAML, and they go above all.
+        changes: `key=value` strings such as `stage1.steps=auto`; values are read as YAML, except text, which needs no
+            quotes. They go above all.
+        plugins: modules or .py files to import in addition to those of the recipe; they are added to its `plugins`.
+
+    Raises:
+        DiffaugError: the file cannot be read, a key or value does not fit, or a change is below a section that is null.
     """
     path = recipe_path(name_or_path)
     values = _read(path)
+    if plugins := list(plugins):
+        values["plugins"] = [*values.get("plugins", []), *load_plugins(plugins)]
     changes = [changes] if isinstance(changes, str) else list(changes)
     parsed = [_parse(change) for change in changes]
     backbones = values.pop("backbones", {})
     if not isinstance(backbones, dict):
         raise DiffaugError(f"{path}: backbones must be a group of settings for each name of a backbone")
-    chosen = copy.deepcopy(values)
+    chosen = {"model": copy.deepcopy(values.get("model"))}
     for keys, value in parsed:
-        _set(chosen, keys, value)
-    model = chosen.get("model")
+        if keys[0] == "model":
+            _set(chosen, keys, value)
+    model = chosen["model"]
     backbone = str(model.get("backbone") or "") if isinstance(model, dict) else ""
     values = _merged(values, backbones.get(backbone.rstrip("/").rsplit("/", 1)[-1], {}))
     changed = copy.deepcopy(values)
     for keys, value in parsed:
         _set(changed, keys, value)
+        if keys == ["plugins"]:
+            changed["plugins"] = load_plugins(value)
     try:
         return recipe_from_dict(changed, source=str(path))
     except DiffaugError:
@@ -364,7 +404,7 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = ()) -> Recipe:
 
 
 def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
-    """A recipe from plain values: every key, type and range checked."""
+    """A recipe from plain values: every key, type and range checked. Its plugins must have been loaded."""
     recipe: Recipe = build(Recipe, values, source)
     check_values(recipe.to_dict(), source)
     return recipe
@@ -385,10 +425,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         DiffaugError: it cannot be read, or is not a group of keys and values.
     """
-    try:
-        values = yaml.safe_load(_text(path))
-    except yaml.YAMLError as error:
-        raise DiffaugError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    values = parse_yaml(_text(path), str(path))
     if not isinstance(values, dict):
         raise DiffaugError(f"{path} holds no settings")
     return values
@@ -406,11 +443,17 @@ def _text(path: Path) -> str:
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a file, on top of those of the recipe it extends."""
     values = read_settings(path)
+    if "plugins" in values:
+        values["plugins"] = load_plugins(values["plugins"], path.parent)
     if "extends" not in values:
         return values
-    if path in seen:
+    if path.resolve() in seen:
         raise DiffaugError(f"{path} extends itself")
-    return _merged(_read(recipe_path(str(values.pop("extends"))), (*seen, path)), values)
+    base = recipe_path(str(values.pop("extends")), path.parent)
+    below = _read(base, (*seen, path.resolve()))
+    if isinstance(below.get("plugins"), list) and isinstance(values.get("plugins"), list):
+        values["plugins"] = list(dict.fromkeys([*below["plugins"], *values["plugins"]]))
+    return _merged(below, values)
 
 
 def _merged(below: Mapping[str, Any], above: Any) -> dict[str, Any]:
@@ -427,18 +470,40 @@ def _merged(below: Mapping[str, Any], above: Any) -> dict[str, Any]:
 def _parse(change: str) -> tuple[list[str], Any]:
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
-        raise DiffaugError(f"cannot read the change {change!r}: write it as key=value, such as stage1.steps=500")
-    try:
-        return key.strip().split("."), yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise DiffaugError(f"cannot read the value of {change!r}: {' '.join(str(error).split())}") from error
+        raise DiffaugError(f"cannot read the change {change!r:.200}: write it as key=value, such as stage1.steps=500")
+    keys = key.strip().split(".")
+    text = text.strip()
+    if is_text(hint_at(Recipe, keys)) and text.lower() not in _NULL:
+        return keys, _unquoted(text)
+    return keys, parse_yaml(text, f"the value of {change!r:.200}")
+
+
+def _unquoted(text: str) -> str:
+    """Text as it stands; if the whole of it is in quotes, what YAML reads in them."""
+    if text[:1] in ("'", '"'):
+        with suppress(DiffaugError):
+            value = parse_yaml(text, "")
+            if isinstance(value, str):
+                return value
+    return text
+
+
+def missing_section(values: Mapping[str, Any], change: str) -> str | None:
+    """The section that a change is below, if it is null in a recipe (as plain values): `stage1` or `stage2`."""
+    section, dot, _ = change.partition("=")[0].strip().partition(".")
+    return section if dot and section in _OPTIONAL and values.get(section) is None else None
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any) -> None:
+    if section := missing_section(values, ".".join(keys)):
+        raise DiffaugError(
+            f"cannot set {'.'.join(keys)}: the recipe has no {section} (it is null); add one with its settings, as in "
+            f"--set '{section}={{{keys[1]}: ...}}', or choose another recipe"
+        )
     *groups, last = keys
     place = values
     for group in groups:
-        if place.get(group) is None:  # not there, or a stage that was left out and is wanted after all
+        if place.get(group) is None:
             place[group] = {}
         place = place[group]
         if not isinstance(place, dict):

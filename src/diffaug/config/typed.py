@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from diffaug.errors import DiffaugError
+
+_MAX_INT = 2**32 - 1
+"""The largest whole number of a setting: the largest seed that numpy takes."""
 
 
 def build(cls: Any, values: Any, source: str, where: str = "") -> Any:
@@ -18,7 +23,7 @@ def build(cls: Any, values: Any, source: str, where: str = "") -> Any:
         DiffaugError: a key that does not exist (the nearest one is named) or is missing, or a value that does not fit.
     """
     if not isinstance(values, Mapping):
-        raise DiffaugError(f"{source}: {where or 'the recipe'} must be a group of settings, not {values!r}")
+        raise DiffaugError(f"{source}: {where or 'the recipe'} must be a group of settings, not {values!r:.80}")
     hints = get_type_hints(cls)
     for key in values:
         if key not in hints:
@@ -39,6 +44,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the name that was meant, or all there are."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+
+
+def hint_at(cls: Any, keys: Sequence[str]) -> Any:
+    """The type of the setting under these keys of a dataclass; None if there is no such setting."""
+    hint = cls
+    for key in keys:
+        options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        group = next((option for option in options if is_dataclass(option) or get_origin(option) is dict), None)
+        if group is None:
+            return None
+        hint = get_type_hints(group).get(key) if is_dataclass(group) else get_args(group)[1]
+    return hint
+
+
+def is_text(hint: Any) -> bool:
+    """Whether a setting of this type holds text, or text or null."""
+    return hint is str or set(get_args(hint)) == {str, type(None)}
 
 
 def _value(hint: Any, value: Any, source: str, where: str) -> Any:
@@ -67,16 +89,26 @@ def _value(hint: Any, value: Any, source: str, where: str) -> Any:
     elif hint is float:
         # YAML reads 1e-5 as a string; whoever writes it means a number.
         if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-            try:
-                return float(value)
-            except ValueError:
-                pass
+            with suppress(ValueError, OverflowError):
+                if math.isfinite(number := float(value)):
+                    return number
     elif hint is type(None):
         if value is None:
             return None
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+    elif hint is int:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_INT:
+            return value
+    elif isinstance(value, hint):
         return value
-    raise DiffaugError(f"{source}: {where} = {value!r} does not fit; it takes {_describe(hint)}")
+    limit = f" (finite, whole numbers up to {_MAX_INT:,})" if _is_extreme(value) else ""
+    raise DiffaugError(f"{source}: {where} = {value!r:.80} does not fit; it takes {_describe(hint)}{limit}")
+
+
+def _is_extreme(value: Any) -> bool:
+    """Whether a number, or text that stands for one, is NaN or beyond the limit."""
+    with suppress(ValueError, OverflowError, TypeError):
+        return not isinstance(value, bool) and not abs(float(value)) <= _MAX_INT
+    return isinstance(value, int)
 
 
 def _describe(hint: Any) -> str:

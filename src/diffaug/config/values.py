@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from diffaug.config.registry import LOSSES, METHODS, VIEWS
 from diffaug.config.typed import nearest
 from diffaug.errors import DiffaugError
 
 _AT_LEAST = {
+    "seed": 0,
+    "data.label_draw": 0,
     "views.length": 1,
     "views.bottleneck": 1,
     "data.max_length": 1,
@@ -35,6 +38,16 @@ _AT_LEAST = {
     "loop.save_minutes": 0,
     "loop.patience": 1,
 }
+# Beyond these no machine has enough memory or time.
+_AT_MOST = {
+    "views.length": 10_000,
+    "views.bottleneck": 100_000,
+    "flow.levels": 1_000,
+    "flow.steps": 1_000,
+    "flow.hidden": 100_000,
+    "stage1.epochs": 1e6,
+    "stage2.epochs": 1e6,
+}
 _ABOVE_ZERO = (
     "data.labels",
     "stage1.epochs",
@@ -51,10 +64,17 @@ def check_values(recipe: Mapping[str, Any], source: str) -> None:
     """Check a recipe's values, of which keys and types are in order; ``source`` is named in errors.
 
     Raises:
-        DiffaugError: a number out of its range, a list without sources, or columns of a source that does not exist.
+        DiffaugError: an unknown method, kind of views or loss, a number out of its range, a list without sources, or
+            columns of a source that does not exist.
     """
+    METHODS.check(recipe["method"], f"{source}: ")
+    VIEWS.check(recipe["views"]["kind"], f"{source}: ")
+    if recipe["stage2"] is not None and recipe["stage2"]["loss"] is not None:
+        LOSSES.check(recipe["stage2"]["loss"], f"{source}: ")
     for key, least in _AT_LEAST.items():
         _check(recipe, key, source, lambda number, least=least: number >= least, f"at least {least}")
+    for key, most in _AT_MOST.items():
+        _check(recipe, key, source, lambda number, most=most: number <= most, f"at most {most:,g}")
     for key in _ABOVE_ZERO:
         _check(recipe, key, source, lambda number: number > 0, "more than 0")
     for key in _FRACTIONS:
@@ -82,7 +102,8 @@ def _check_proportions(data: Mapping[str, Any], source: str) -> None:
 
 def _check(recipe: Mapping[str, Any], key: str, source: str, fits: Callable[..., bool], wanted: str) -> None:
     """Raise unless the number under ``key`` fits; what is left out, or a word such as auto, does."""
-    group, name = key.split(".")
-    number = None if recipe[group] is None else recipe[group][name]
+    number: Any = recipe
+    for name in key.split("."):
+        number = None if number is None else number[name]
     if isinstance(number, (int, float)) and not fits(number):
         raise DiffaugError(f"{source}: {key} = {number!r} does not fit; it must be {wanted}")

@@ -31,6 +31,7 @@ from diffaug.data.sampling import Examples, Mixture, draw, draw_indices
 from diffaug.data.table import IN_MEMORY, InMemoryRows
 from diffaug.data.tokens import TokenColumn
 from diffaug.errors import DiffaugError
+from diffaug.provenance import record_reads
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,9 @@ class Corpus:
         collator: of the model to be trained.
         in_memory: rows passed in Python, by the name of the setting that they replace.
         cache: data that earlier runs have read and tokenised.
+
+    Attributes:
+        files: for each setting that was read, the SHA-256 of its sources, by their names.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Corpus:
         self._settings = settings
         self._collator = collator
         self._in_memory = in_memory or {}
+        self.files: dict[str, dict[str, str]] = {}
         self._cache = cache or DataCache()
 
     @cached_property
@@ -340,7 +345,13 @@ class Corpus:
         key = self._key(name)
         # The name is part of the key: data.dev and data.test read different splits of the same file.
         how = (name, self._label_key(), self._settings.proportions is None)
-        return self._cache.once(None if key is None else (how, key), lambda: read(sources, columns, on_bad))
+
+        def recorded() -> tuple[Data, dict[str, str]]:
+            with record_reads() as files:
+                return read(sources, columns, on_bad), files
+
+        data, self.files[name] = self._cache.once(None if key is None else (how, key), recorded)
+        return data
 
     def _key(self, name: str) -> Hashable | None:
         return file_key(self._sources(name), self._settings.columns.get(name), self._settings.on_bad)
@@ -352,6 +363,7 @@ class Corpus:
         """Examples from the data of a setting, or from the cache."""
         settings = self._settings
         key = self._key(name)
+        _ = self.labelled if name == "nli" else self._unlabelled  # even if the examples are cached: `files` needs it
         if key is None:
             return self._log_truncation(name, make())
         part = None

@@ -13,12 +13,13 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from diffaug.data.problems import Problem, quoted, raise_problem
 from diffaug.errors import DiffaugError
+from diffaug.provenance import HashingFile, report_read
 
 Report = Callable[[Problem], None]
 Line = tuple[int, str]
@@ -54,6 +55,10 @@ def read_lines(
                 if number == 1 and encoding == "utf-8":
                     _check_first_line(raw, path, compression)
                     raw = raw.removeprefix(_BOM)
+                if number == 1 and not raw.endswith(b"\n") and b"\r" in raw.rstrip(b"\r"):
+                    raise DiffaugError(
+                        f"{path} has carriage returns as line ends; convert it first (tr '\\r' '\\n' < FILE > NEW)"
+                    )
                 try:
                     text = raw.decode(encoding)
                 except UnicodeDecodeError as error:
@@ -76,11 +81,19 @@ def read_lines(
         ) from error
 
 
-def _open(path: Path, compression: str) -> IO[bytes]:
-    if not compression:
-        return path.open("rb")
-    # gzip and lzma split lines in Python code; a buffer around them does it in C.
-    return io.BufferedReader(cast(Any, (gzip.open if compression == ".gz" else lzma.open)(path)), 1 << 16)
+@contextmanager
+def _open(path: Path, compression: str) -> Iterator[IO[bytes]]:
+    """Open a file, and report its SHA-256 when it has been read to its end."""
+    with path.open("rb", buffering=0) as file:
+        hashing = HashingFile(file)
+        content = io.BufferedReader(hashing, 1 << 16)
+        if compression:
+            # gzip and lzma split lines in Python code; a buffer around them does it in C.
+            unpacked = (gzip.open if compression == ".gz" else lzma.open)(content)
+            yield io.BufferedReader(cast(Any, unpacked), 1 << 16)
+        else:
+            yield content
+        report_read(str(path), hashing.finish())
 
 
 def _check_first_line(raw: bytes, path: Path, compression: str) -> None:

@@ -124,7 +124,7 @@ class Batch:
     target: Target = "relation"
 
 
-class Stream:
+class BatchSampler:
     """Batches of examples in random order, epoch after epoch.
 
     The order depends on the seed and the step only. A resumed run continues with the right batch, and each process of a
@@ -173,7 +173,7 @@ class Stream:
         return self._order[1][position * self.batch_size : (position + 1) * self.batch_size]
 
 
-class ClassStream(Stream):
+class ClassBatchSampler(BatchSampler):
     """Batches with the same number of sentences of each class in them; rows of one class follow each other.
 
     A batch has as many classes as it has room for at `Examples.per_class` sentences each. If that is all of them, more
@@ -205,20 +205,21 @@ class ClassStream(Stream):
         return chosen[: self.batch_size]
 
 
-class MixedStream:
-    """Batches of several data sets in turn, in the given proportions; see `Stream`."""
+class MixedBatchSampler:
+    """Batches of several data sets in turn, in the given proportions; see `BatchSampler`."""
 
     def __init__(self, mixture: Mixture, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
         self.examples = mixture
-        self._streams = [
-            stream(part, batch_size, seed + 7919 * number, rank, world) for number, part in enumerate(mixture.parts)
+        self._samplers = [
+            batch_sampler(part, batch_size, seed + 7919 * number, rank, world)
+            for number, part in enumerate(mixture.parts)
         ]
-        self.batch_size: int = max(each.batch_size for each in self._streams)
+        self.batch_size: int = max(each.batch_size for each in self._samplers)
         self._turns: list[tuple[int, int]] = []
-        self._taken = [0] * len(self._streams)
+        self._taken = [0] * len(self._samplers)
 
     def batch(self, index: int) -> Batch:
-        """See `Stream.batch`."""
+        """See `BatchSampler.batch`."""
         while len(self._turns) <= index:
             # Next comes the data set that is furthest behind its share.
             behind = [
@@ -229,14 +230,14 @@ class MixedStream:
             self._turns.append((part, self._taken[part]))
             self._taken[part] += 1
         part, number = self._turns[index]
-        return self._streams[part].batch(number)
+        return self._samplers[part].batch(number)
 
 
-def stream(
+def batch_sampler(
     examples: Examples | Mixture, batch_size: int, seed: int, rank: int = 0, world: int = 1
-) -> Stream | MixedStream:
-    """The stream of these examples; see `Stream` for the arguments."""
+) -> BatchSampler | MixedBatchSampler:
+    """The batch sampler of these examples; see `BatchSampler` for the arguments."""
     if isinstance(examples, Mixture):
-        return MixedStream(examples, batch_size, seed, rank, world)
-    kind = ClassStream if examples.target == "class" else Stream
+        return MixedBatchSampler(examples, batch_size, seed, rank, world)
+    kind = ClassBatchSampler if examples.target == "class" else BatchSampler
     return kind(examples, batch_size, seed, rank, world)

@@ -9,6 +9,7 @@ quotation mark in them is text.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from diffaug.data.labels import parse_score
 from diffaug.data.lines import COMPRESSIONS, Line, Report, csv_records, json_values, read_lines, skip_blank
 from diffaug.data.problems import Problem
 from diffaug.errors import DiffaugError
+from diffaug.provenance import checksum, report_read
 
 HUB_PREFIX = "hub:"
 SAMPLE_PREFIX = "sample:"
@@ -144,7 +146,7 @@ def open_table(source: Source, report: Report) -> Table:
         return _hub_table(source)
     if not isinstance(source, (str, os.PathLike)):
         rows = source if isinstance(source, InMemoryRows) else InMemoryRows("the data given", iterate(source))
-        return _table_from_values(enumerate(rows.rows, start=1), rows.name, "Python objects", "row")
+        return _table_from_values(_hashed(enumerate(rows.rows, start=1), rows.name), rows.name, "Python objects", "row")
     path = source_path(source)
     suffix, compressed = _format(path)
     if suffix == ".parquet":
@@ -236,11 +238,15 @@ def _with_label_names(dataset: Any) -> Iterator[dict[str, object]]:
 
 def _format(path: Path) -> tuple[str, str]:
     """The suffix of the format, and words about the compression (empty if there is none)."""
+    try:
+        exists = path.exists()
+    except OSError as error:  # for example a name that is too long
+        raise DiffaugError(f"{str(path)[:100]} cannot be read: {error.strerror}") from error
     if path.is_dir():
         inside = sorted(entry.name for entry in path.iterdir() if entry.is_file())
         listing = f" (it contains {', '.join(inside[:5])}{' ...' if len(inside) > 5 else ''})" if inside else ""
         raise DiffaugError(f"{path} is a directory; name a file{listing}")
-    if not path.exists():
+    if not exists:
         raise DiffaugError(f"there is no file {path}")
     compression = COMPRESSIONS.get(path.suffix.lower())
     suffix = Path(path.stem if compression else path).suffix.lower()
@@ -323,6 +329,15 @@ def _table_from_values(values: Iterable[tuple[int, object]], name: str, format: 
     return Table(name, format, names, _cells(chain(head, values), names, late_names), unit, late_names=late_names)
 
 
+def _hashed(values: Iterable[tuple[int, object]], name: str) -> Iterator[tuple[int, object]]:
+    """Values that are not in a file: the SHA-256 of their representation is reported after the last one."""
+    digest = hashlib.sha256()
+    for number, value in values:
+        digest.update(repr(value).encode("utf-8", "surrogatepass") + b"\n")
+        yield number, value
+    report_read(name, digest.hexdigest())
+
+
 def _cells(
     values: Iterable[tuple[int, object]], names: tuple[str, ...] | None, late_names: dict[str, int]
 ) -> Iterator[Row]:
@@ -349,6 +364,8 @@ def _parquet_table(path: Path) -> Table:
     except ImportError as error:
         raise DiffaugError(f"{path}: reading .parquet needs pyarrow: pip install 'diffaug[parquet]'") from error
     try:
+        # Before it is read: a Parquet file is not read from its start to its end.
+        sha256 = checksum(path)
         file = pyarrow.parquet.ParquetFile(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise DiffaugError(f"{path} cannot be read as Parquet: {_one_line(error)}") from error
@@ -363,7 +380,8 @@ def _parquet_table(path: Path) -> Table:
                     for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                         number += 1
                         yield number, cells
-        except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
+            report_read(str(path), sha256)
+        except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:  # bytes, dates out of range
             raise DiffaugError(f"{path} is damaged after row {number:,}: {_one_line(error)}") from error
 
     return Table(str(path), _FORMATS[".parquet"], names, rows())
@@ -379,7 +397,8 @@ def _hub_table(source: str) -> Table:
         rows = datasets.load_dataset(name, config, split=split)
     except Exception as error:  # the library raises its own errors, those of the HTTP client and of the system
         raise DiffaugError(f"{source} could not be loaded from the hub: {_one_line(error)}") from error
-    return _table_from_values(enumerate(iterate(rows), start=1), source, "a data set on the hub", "row")
+    values = _hashed(enumerate(iterate(rows), start=1), source)
+    return _table_from_values(values, source, "a data set on the hub", "row")
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from diffaug.config.registry import TASKS
 from diffaug.data.columns import ROLES, Columns, Kind
 from diffaug.data.public.store import data_folder
 from diffaug.data.read import read_scored_pairs, read_triplets
@@ -24,7 +25,7 @@ from diffaug.evaluation.result import Average, EvaluationResult, EvaluationSetti
 from diffaug.evaluation.retrieval_data import KEYS, read_retrieval
 from diffaug.evaluation.retrieval_data import ROLES as RETRIEVAL_ROLES
 from diffaug.evaluation.statistics import Comparison, average, bootstrap, compare, interval
-from diffaug.evaluation.tasks import Task, TaskResult
+from diffaug.evaluation.tasks import Task, TaskResult, registered_task
 
 PathLike = str | os.PathLike[str]
 Retrieval = Source | Mapping[str, Any]
@@ -42,6 +43,7 @@ def evaluate(
     pairs: Source | Mapping[str, Source] | None = None,
     triplets: Source | Mapping[str, Source] | None = None,
     retrieval: Retrieval | Mapping[str, Retrieval] | None = None,
+    ignore_identical_ids: bool = False,
     columns: Columns | None = None,
     versus: Model = None,
     seed: int = 0,
@@ -64,13 +66,15 @@ def evaluate(
             function from a list of sentences to vectors; default: the small encoder included in the package.
         data: one or several folders with the public tasks, in any known layout; ``"hub"`` for the data sets on the
             hub; default: the folder of ``diffaug data get``.
-        tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR`` ...), as a list or separated
-            by commas; default: ``sts``, or none if own data is given.
+        tasks: groups (``sts``, ``transfer``, ``geometry``) and names (``STS12``, ``MR``, those of plugins ...), as a
+            list or separated by commas; default: ``sts``, or none if own data is given.
         pairs: your own scored pairs, evaluated with Spearman and Pearson: a file or any other source of
             `diffaug.data.read.read_scored_pairs`, such as rows or a data set in Python, or a mapping from names to
             sources, such as a `datasets.DatasetDict`.
         triplets: the same for triplets; accuracy: how often the positive is closer than the negative.
-        retrieval: the same in the formats of `diffaug.evaluation.retrieval_data`; recall at k and MRR.
+        retrieval: the same in the formats of `diffaug.evaluation.retrieval_data`; MRR, nDCG@10 and recall at k.
+        ignore_identical_ids: in retrieval, leave out the document with the query's own id, as mteb does for ArguAna and
+            other data whose queries are documents of the corpus.
         columns: the columns of your own data, for example ``{"score": "rating"}``; in a file without header a number,
             from 1. Pairs have ``sentence1``, ``sentence2`` and ``score``; triplets ``anchor``, ``positive`` and
             ``negative``; a retrieval table ``query`` and ``document``. Default: recognised by names and values.
@@ -90,16 +94,22 @@ def evaluate(
         DiffaugError: data is damaged or has the wrong number of rows, there is no data, or a model cannot be loaded.
             A task whose files do not exist is no error: it is listed in ``missing``.
     """
+    if not 0 <= seed < 2**32:
+        raise DiffaugError(f"seed must be between 0 and {2**32 - 1:,}, got {seed}")
     if resamples < 0:
         raise DiffaugError(f"resamples must not be negative, got {resamples}")
     if not 0 < confidence < 1:
         raise DiffaugError(f"confidence must be between 0 and 1, got {confidence}")
     if versus is not None and resamples == 0:
         raise DiffaugError("comparing two models needs resamples: give a positive number or leave it out")
-    own = _own_tasks({"pairs": pairs, "triplets": triplets, "retrieval": retrieval}, columns or {})
+    own = _own_tasks(
+        {"pairs": pairs, "triplets": triplets, "retrieval": retrieval}, columns or {}, ignore_identical_ids
+    )
     names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
     if not names and not own:
         raise DiffaugError("nothing to evaluate: give tasks or your own data")
+    own += [registered_task(name) for name in names if name in TASKS]
+    names = [name for name in names if name not in TASKS]
     loaded = _Tasks(names, data, own, seed)
     options: dict[str, Any] = {
         "batch_size": batch_size,
@@ -205,7 +215,7 @@ def _load_sts(spec: StsSpec, folder: DataFolder, hub: bool) -> sts.StsTask | Non
     return sts.load_sts_from_hub(spec) if task is None and hub and spec.hub is not None else task
 
 
-def _own_tasks(given: Mapping[str, Any], columns: Columns) -> list[Task]:
+def _own_tasks(given: Mapping[str, Any], columns: Columns, ignore_identical_ids: bool) -> list[Task]:
     """The tasks of the user's own data."""
     given = {kind: source for kind, source in given.items() if source is not None}
     if isinstance(given.get("retrieval"), Mapping) and set(KEYS) <= set(given["retrieval"]):
@@ -218,15 +228,15 @@ def _own_tasks(given: Mapping[str, Any], columns: Columns) -> list[Task]:
         for name, source in (sources if isinstance(sources, Mapping) else {_own_name(sources, kind): sources}).items():
             unique = f"{kind} {name}" if name in taken else name
             taken.add(unique)
-            tasks.append(_own_task(kind, unique, source, own))
+            tasks.append(_own_task(kind, unique, source, own, ignore_identical_ids))
     return tasks
 
 
-def _own_task(kind: str, name: str, source: Any, columns: Columns | None) -> Task:
+def _own_task(kind: str, name: str, source: Any, columns: Columns | None, ignore_identical_ids: bool) -> Task:
     if kind == "triplets":
         return TripletsTask(name, read_triplets(source, columns))
     if kind == "retrieval":
-        return RetrievalTask(name, read_retrieval(source, columns))
+        return RetrievalTask(name, read_retrieval(source, columns), ignore_identical_ids)
     pairs = read_scored_pairs(source, columns)
     pairs.check_they_rank(source if isinstance(source, (str, os.PathLike)) else "the pairs given")
     return PairsTask(name, pairs)
@@ -290,7 +300,8 @@ def _compare(first: ModelScores, second: ModelScores, confidence: float) -> list
     """One paired test per task and per average."""
     found = []
     for a, b in zip(first.tasks, second.tasks, strict=True):
-        found.append(compare(a.name, (a.score, b.score), (a.resampled, b.resampled), confidence))
+        if a.statistic is not None:
+            found.append(compare(a.name, (a.score, b.score), (a.resampled, b.resampled), confidence))
     for mine, theirs in zip(first.averages, second.averages, strict=True):
         resampled = [
             average([task.resampled for task in scores.tasks if task.name in mine.tasks]) for scores in (first, second)

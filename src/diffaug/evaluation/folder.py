@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffaug.data.lines import read_lines
-from diffaug.data.public.download import checksum
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.protocol import CHECKSUMS
+from diffaug.provenance import record_reads
 
 # The deepest known layout, if the parent of SentEval is given: SentEval/data/downstream/STS/STS12-en-test/.
 _DEPTH = 6
@@ -62,9 +62,10 @@ class DataFolder:
 
     def lines(self, path: Path, encoding: str = "utf-8") -> list[str]:
         """The lines of a file, whose checksum is recorded."""
-        lines = [text for _, text in read_lines(path, encoding=encoding)]
+        with record_reads() as reads:
+            lines = [text for _, text in read_lines(path, encoding=encoding)]
         if path not in self.files:
-            self.files[path] = found = checksum(path)
+            self.files[path] = found = reads[str(path)]
             known = CHECKSUMS.get(path.name)
             if known is not None and known != found:
                 self.warnings.append(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from diffaug.config.registry import TASKS
 from diffaug.data.public.catalogue import DATASETS
 from diffaug.errors import DiffaugError
 
@@ -170,13 +171,19 @@ GROUPS = {"sts": [s.name for s in STS if not s.extra], "transfer": [t.name for t
 def choose_tasks(wanted: str | Iterable[str]) -> list[str]:
     """Expand groups (sts, transfer, geometry) and task names to task names in table order; ignores case and hyphens.
 
+    Tasks of plugins come last.
+
     Raises:
-        DiffaugError: an unknown name.
+        DiffaugError: an unknown name, or a plugin's task with the name of another task or group.
     """
     words = wanted.split(",") if isinstance(wanted, str) else list(wanted)
     known = {_plain(name): [name] for name in [*(s.name for s in STS), *(t.name for t in TRANSFER)]}
     known |= {_plain(group): names for group, names in GROUPS.items()}
     known |= {"stsbtest": ["STS-B"], "stsbenchmark": ["STS-B"], "sickrtest": ["SICK-R"], "sst": ["SST2"]}
+    for name in TASKS.names():
+        if _plain(name) in known:
+            raise DiffaugError(f"the task {name!r} of a plugin has the name of a public task; register another name")
+        known[_plain(name)] = [name]
     chosen: set[str] = set()
     for word in words:
         if not word.strip():
@@ -185,10 +192,10 @@ def choose_tasks(wanted: str | Iterable[str]) -> list[str]:
             near = difflib.get_close_matches(_plain(word), known, n=1)
             hint = f"; did you mean {known[near[0]][0] if len(known[near[0]]) == 1 else near[0]}?" if near else "."
             groups = ", ".join(GROUPS)
-            names = ", ".join([*(s.name for s in STS), *(t.name for t in TRANSFER)])
+            names = ", ".join([*(s.name for s in STS), *(t.name for t in TRANSFER), *TASKS.names()])
             raise DiffaugError(f"unknown task {word.strip()!r}{hint} Groups: {groups}. Tasks: {names}")
         chosen.update(known[_plain(word)])
-    order = [*(s.name for s in STS), *(t.name for t in TRANSFER), GEOMETRY]
+    order = [*(s.name for s in STS), *(t.name for t in TRANSFER), GEOMETRY, *TASKS.names()]
     return [name for name in order if name in chosen]
 
 

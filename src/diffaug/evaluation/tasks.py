@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from diffaug.config.registry import TASKS
+from diffaug.errors import DiffaugError
 from diffaug.evaluation.protocol import STS_PROTOCOL, TRANSFER
 from diffaug.evaluation.statistics import Floats, Statistic
 
@@ -26,11 +28,12 @@ class Embeddings:
         """(sentences, width): the vectors as the model returned them."""
         return self._vectors[[self._row[sentence] for sentence in sentences]]
 
-    def unit(self, sentences: Iterable[str]) -> Floats:
+    def unit(self, sentences: Iterable[str], dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
         """(sentences, width): the vectors scaled to length 1; a zero vector stays zero."""
-        vectors = self(sentences).astype(np.float64)
+        vectors = self(sentences).astype(dtype, copy=False)  # a copy already
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.where(lengths == 0, 1, lengths)
+        vectors /= np.where(lengths == 0, 1, lengths)
+        return vectors
 
     def cosines(self, first: Iterable[str], second: Iterable[str]) -> Floats:
         """The cosine of each pair."""
@@ -47,7 +50,8 @@ class TaskResult:
         protocol: the name of the evaluation protocol; only scores of the same protocol are comparable.
         score: the main score, times 100; NaN if it is undefined (the correlation with a constant).
         rows: number of pairs, examples or queries.
-        statistic: the score as a function of the rows, for the bootstrap; None for a result that was read from JSON.
+        statistic: the score as a function of the rows, for the bootstrap; None: no interval and no paired test, as for
+            a result that was read from JSON.
         details: other numbers, as in the JSON.
         low, high: the bootstrap interval.
         resampled: the bootstrap values.
@@ -104,3 +108,16 @@ class Task(Protocol):
         ...
 
     def score(self, embeddings: Embeddings) -> TaskResult: ...
+
+
+def registered_task(name: str) -> Task:
+    """The task that a plugin has registered under this name.
+
+    Raises:
+        DiffaugError: there is none, or it has no `sentences` and `score`.
+    """
+    task: Task = TASKS.get(name)()
+    if not (hasattr(task, "sentences") and hasattr(task, "score")):
+        raise DiffaugError(f"the task {name!r} must have the methods sentences and score, got {task!r}")
+    task.name = name
+    return task

@@ -13,14 +13,18 @@ from numpy.typing import NDArray
 
 from diffaug.config import RECIPES, DataSettings, Recipe, source_list
 from diffaug.data.read import read_labelled, read_scored_pairs
+from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.folder import DataFolder, Folders, folder_list
+from diffaug.evaluation.own_data import PairsTask
 from diffaug.evaluation.protocol import STS
 from diffaug.evaluation.sts import StsTask, load_sts
+from diffaug.evaluation.tasks import registered_task
 from diffaug.experiments.paper import encoder_name
 from diffaug.experiments.results import AVERAGE, DEV, SEVEN
 from diffaug.experiments.spec import quoted
 from diffaug.files import atomic_file
+from diffaug.provenance import record_reads
 
 if TYPE_CHECKING:
     from diffaug.embedder import Embedder
@@ -33,6 +37,7 @@ _SNLI = ("snli_1.0_train.jsonl", "snli_1.0_train.txt")
 _MULTINLI = ("multinli_1.0_train.jsonl", "multinli_1.0_train.txt")
 _SENTENCES = ("wiki1m.txt", "wiki1m_for_simcse.txt", "sentences.txt")
 _COMPRESSED = ("", ".xz", ".gz")
+_TASK = "task:"
 _DEV, _TARGET = "STSB.dev.tsv", "target.txt"
 # Encoders for which the recipe of DiffCSE names a generator.
 _WITH_GENERATOR = ("bert-base-uncased", "roberta-base", "embedded")
@@ -209,9 +214,15 @@ class TaskFiles:
 
 @dataclass(frozen=True)
 class StsTasks:
-    """The test tasks of a grid, read once for any number of models."""
+    """The test tasks of a grid, read once for any number of models.
+
+    Attributes:
+        tasks: the tasks.
+        files: the SHA-256 of each file that was read.
+    """
 
     tasks: Sequence[StsTask]
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folders: Folders, own: Mapping[str, str] | None = None) -> StsTasks:
@@ -222,18 +233,19 @@ class StsTasks:
         """
         places = folder_list(folders)
         there = DataFolder(places)
-        found = [task for spec in STS if not spec.extra and (task := load_sts(spec, there)) is not None]
-        for name, source in (own or {}).items():
-            if name in (*SEVEN, AVERAGE, DEV):
-                raise DiffaugError(f"the task {name!r} needs another name: this one is taken")
-            found.append(StsTask(name, {"all": read_scored_pairs(source)}))
+        with record_reads() as files:
+            found = [task for spec in STS if not spec.extra and (task := load_sts(spec, there)) is not None]
+            for name, source in (own or {}).items():
+                if name in (*SEVEN, AVERAGE, DEV):
+                    raise DiffaugError(f"the task {name!r} needs another name: this one is taken")
+                found.append(StsTask(name, {"all": _scored_pairs(source)}))
         if not found:
             where = f"is in {' and '.join(map(str, places))}" if places else "was given"
             raise DiffaugError(
                 f"no task to score models on: none of {', '.join(SEVEN)} {where}; see diffaug data get, or name files "
                 "of scored pairs under tasks in the specification of the grid"
             )
-        return cls(found)
+        return cls(found, files)
 
     def score(self, embedder: Embedder) -> tuple[dict[str, float], Similarities]:
         """Spearman x 100 of each task over all its pairs, their average, and the similarities behind them.
@@ -259,6 +271,16 @@ class StsTasks:
         """The gold scores, as `TASK/gold`."""
         parts = {task.name: [pairs.scores for pairs in task.subtasks.values()] for task in self.tasks}
         return {f"{name}/gold": np.concatenate(scores).astype(np.float32) for name, scores in parts.items()}
+
+
+def _scored_pairs(source: str) -> ScoredPairs:
+    """The pairs of a file, or of the registered task `task:NAME`."""
+    if not source.startswith(_TASK):
+        return read_scored_pairs(source)
+    task = registered_task(source.removeprefix(_TASK))
+    if not isinstance(task, PairsTask):
+        raise DiffaugError(f"{source} cannot be a task of a grid, which scores pairs; return a PairsTask for it")
+    return task.pairs
 
 
 def needs_labels(recipe: Recipe) -> bool:
@@ -294,7 +316,7 @@ def _vocabulary(folder: Path) -> object:
     """The vocabulary in the file of a fast tokenizer; None if there is no such file."""
     try:
         return json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -40,6 +40,8 @@ class Orders:
         keep_models: keep models after they are scored.
         alone: one process per cell, which finds nothing loaded or trained: for measurements of time and memory.
         measure: what else is measured, as named in the specification.
+        plugins: modules or .py files that every worker imports.
+        force: continue unfinished runs even if their inputs have changed.
     """
 
     grid: Path
@@ -48,6 +50,8 @@ class Orders:
     keep_models: bool = True
     alone: bool = False
     measure: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    force: bool = False
 
 
 @dataclass(frozen=True)

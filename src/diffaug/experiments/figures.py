@@ -121,7 +121,7 @@ def recorded(run: Path, name: str, stage: int) -> dict[int, float]:
     for number, line in enumerate(path.read_text("utf-8").splitlines() if path.is_file() else (), start=1):
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DiffaugError(
                 f"{path}, line {number}: not JSON; remove the folder of the run and continue the grid"
             ) from error

@@ -73,7 +73,7 @@ class Grid:
                 raise DiffaugError(f"{path} has format version {version}; this diffaug reads {_FORMAT_VERSION}")
             rounds = [[_cell(cell, folder) for cell in values[name]] for name in ("first", "more")]
             return cls(folder, values["request"], values["about"], *rounds)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); start the grid in another folder") from error
 
     @classmethod
@@ -142,6 +142,13 @@ class Grid:
             self._write()
         return new
 
+    def add_note(self, note: str) -> None:
+        """Add a sentence, without its full stop, to those below the tables."""
+        notes = self.about.setdefault("notes", [])
+        if note not in notes:
+            notes.append(note)
+            self._write()
+
     def folder_of(self, cell: Cell) -> Path:
         """The run folder of a cell."""
         return self.folder / "cells" / cell.name
@@ -157,7 +164,7 @@ class Grid:
             return Result.from_dict(json.loads(path.read_text("utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); remove it, and the cell is scored again") from error
 
     def results(self) -> list[tuple[Cell, Result]]:
@@ -223,7 +230,7 @@ class Grid:
             # Another process may have continued the grid, or replaced it, since it was read.
             found = Grid.open(self.folder)
             found._check_same(self)
-            self.first, self.more = found.first, found.more
+            self.about, self.first, self.more = found.about, found.first, found.more
             yield
 
     @staticmethod

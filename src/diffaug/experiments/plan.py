@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from diffaug.config import Recipe, load_recipe
+from diffaug.config import Recipe, load_recipe, missing_section
 from diffaug.errors import DiffaugError
 from diffaug.experiments.budget import Budget, NoSettingsError, Setting, check_equal
 from diffaug.experiments.data import DataFiles, MissingDataError, change, generator_for
@@ -29,7 +29,8 @@ class PlanOptions:
         encoder: the backbone of every run; None: that of each recipe.
         seeds: of the runs; the first one is used to choose among settings.
         draws: number of draws of the labels, where only a part of them is used.
-        changes: `key=value` for every run; they override everything but seeds and draws.
+        changes: `key=value` for every run whose recipe has the section that it is in; they override everything but
+            seeds and draws.
         budget: which settings rows may try.
         columns: instead of those of the specification.
         rows: patterns such as `SimCSE*`, in upper or lower case: only matching rows; empty: all.
@@ -126,7 +127,8 @@ def other_runs(cell: Cell, seeds: Sequence[int], draws: int) -> list[Cell]:
 
     A model that is not trained is the same with every seed, and all labels are the same in every draw.
     """
-    if not _trains(load_recipe(cell.recipe, cell.changes)):
+    # A grid from before there was an error for it may set a stage that the recipe does not have.
+    if not _trains(_recipe(cell.recipe, _fitting(cell.recipe, (), cell.changes))):
         return []
     drawn = any(entry.startswith(f"{_DRAW}=") for entry in cell.changes)
     kept = [entry for entry in cell.changes if entry.partition("=")[0] not in _RESERVED]
@@ -167,6 +169,7 @@ def make_plan(spec: GridSpec, options: PlanOptions) -> Plan:
             cells += found
         if _trains(_recipe(row.recipe, tuple(row.changes))):
             counts |= {place_name(row.name, found[0].column): len(found) for found in made}
+    notes += _change_notes(cells, options.changes)
     left_out = [f"{', '.join(rows)}: left out, for want of {what}" for what, rows in absent.items()]
     if not any(cell.row in asked for cell in cells):
         raise DiffaugError(f"{spec.name} cannot be run. {'. '.join(left_out)}")
@@ -189,6 +192,37 @@ def _trains(recipe: Recipe) -> bool:
     return recipe.stage1 is not None or recipe.stage2 is not None
 
 
+def _fitting(name: str, given: Sequence[str], changes: Sequence[str]) -> tuple[str, ...]:
+    """The changes of a recipe, itself changed by ``given``, that are not below a section that is null."""
+    kept: tuple[str, ...] = ()
+    for entry in changes:
+        if missing_section(_recipe(name, (*given, *kept)).to_dict(), entry) is None:
+            kept += (entry,)
+    return kept
+
+
+def _change_notes(cells: Sequence[Cell], changes: Sequence[str]) -> list[str]:
+    """Say which rows a change does not apply to.
+
+    Raises:
+        DiffaugError: it applies to no row.
+    """
+    recipes = {cell: _recipe(cell.recipe, cell.changes).to_dict() for cell in cells} if changes else {}
+    notes = []
+    for entry in changes:
+        section = entry.partition(".")[0].strip()
+        without = {cell for cell, recipe in recipes.items() if missing_section(recipe, entry)}
+        if without and len(without) == len(cells):
+            raise DiffaugError(f"--set {entry} applies to no row: their recipes have no {section}")
+        rows = {cell.row for cell in cells if cell not in without}
+        names = [place_name(*cell.place) if cell.row in rows else cell.row for cell in cells if cell in without]
+        if names:
+            notes.append(
+                f"--set {entry} applies only where there is a {section}, not to {'; '.join(dict.fromkeys(names))}"
+            )
+    return notes
+
+
 @cache
 def _recipe(name: str, changes: tuple[str, ...]) -> Recipe:
     return load_recipe(name, changes)
@@ -207,6 +241,10 @@ def _matches(row: RowSpec, patterns: Sequence[str], spec: GridSpec) -> bool:
 
 def _has_cell(row: RowSpec, column: Column) -> bool:
     return column.labels != 0 or row.without_labels is not None
+
+
+def _with_changes(name: str, row: RowSpec, options: PlanOptions) -> tuple[str, ...]:
+    return (*row.changes, *_fitting(name, row.changes, options.changes))
 
 
 def _columns(spec: GridSpec, options: PlanOptions) -> tuple[list[Column], list[str]]:
@@ -236,7 +274,7 @@ def _distinct(values: Sequence[Value], build: Callable[[Value], Column]) -> list
 
 
 def _label_columns(spec: GridSpec, options: PlanOptions, values: Sequence[Value]) -> tuple[list[Column], list[str]]:
-    recipes = [_recipe(row.recipe, (*row.changes, *options.changes)) for row in spec.rows]
+    recipes = [_recipe(row.recipe, _with_changes(row.recipe, row, options)) for row in spec.rows]
     total = options.data.count_labels(recipes)
     columns = _distinct(values, lambda value: _label_column(str(value).strip(), total))
     assert spec.columns is not None
@@ -278,15 +316,22 @@ def _cells(row: RowSpec, column: Column, spec: GridSpec, options: PlanOptions) -
     name = row.recipe if column.labels != 0 else row.without_labels or row.recipe
     recipe = _recipe(name, tuple(row.changes))
     below = [] if options.encoder is None else [change("model.backbone", options.encoder)]
-    below += options.data.changes_for(recipe, _recipe(name, (*row.changes, *options.changes)).data)
+    below += options.data.changes_for(recipe, _recipe(name, _with_changes(name, row, options)).data)
     if recipe.method == "diffcse":
         below += generator_for(options.encoder or recipe.model.backbone, options.generator)
     tries: list[Setting] = options.budget.settings_of(name, column.labels) if _trains(recipe) else [()]
+    for entry in dict.fromkeys(entry for setting in tries for entry in setting):
+        if section := missing_section(recipe.to_dict(), entry):
+            raise NoSettingsError(
+                f"the budget {options.budget.name!r} sets {entry} for the recipe {name!r}, which has no {section}; add "
+                "a family for this recipe to it"
+            )
     draw = (f"{_DRAW}=0",) if column.labels else ()
     seed = options.seeds[0]
+    asked = _fitting(name, (*row.changes, *column.changes), options.changes)
     found = []
     for number, setting in enumerate(tries if spec.tune else tries[:1]):
-        changes = [*below, *setting, *row.changes, *column.changes, *options.changes, *draw, f"seed={seed}"]
+        changes = [*below, *setting, *row.changes, *column.changes, *asked, *draw, f"seed={seed}"]
         cell = Cell(row.name, column.name, name, _effective(changes), number, seed, 0, row.group, row.baseline)
         try:
             load_recipe(cell.recipe, cell.changes)

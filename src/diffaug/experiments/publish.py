@@ -43,6 +43,7 @@ from diffaug.experiments.tables import (
     Part,
     Rows,
     by_column,
+    changed,
     columns_heads,
     columns_title,
     parts,
@@ -197,6 +198,7 @@ def pack(grid: Grid, summary: Summary) -> dict[str, Any]:
         "budget": _budget(request),
         "seeds": request.get("seeds", []),
         "draws": request.get("draws", 1),
+        **({"changes": request["changes"]} if request.get("changes") else {}),
         **{name: found[name] for name in ("tasks", "columns", "columns_are", "deviation", "bootstrap")},
         "notes": [str(note) for note in summary.info.get("notes") or ()],
         "taken_over": dict(_by_name(summary.taken_over)),
@@ -239,7 +241,7 @@ def read(path: Path) -> PublishedGrid:
     """Read a published file."""
     try:
         return unpack(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DiffaugError(
             f"{path} is not a published grid ({error}); python -m diffaug.experiments.publish writes one"
         ) from error
@@ -249,7 +251,7 @@ def unpack(values: Mapping[str, Any]) -> PublishedGrid:
     """What `pack` returned."""
     if values["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {values['format_version']}, not {FORMAT_VERSION}")
-    info = ("experiment", "title", "encoder", "columns_are", "notes", "spec")
+    info = ("experiment", "title", "encoder", "columns_are", "notes", "spec", "changes")
     expanded = {
         **values,
         "plan": {name: values[name] for name in info if name in values},
@@ -456,6 +458,7 @@ def _overview(grid: PublishedGrid) -> Part:
         f"against: the difference from the baseline of its group with the highest mean on {dev}; *: {_shown(summary)}",
         f"{dev}: chose checkpoint and setting",
         "tried: settings, each with the first seed",
+        *changed(summary),
     ]
     return Part(OVERVIEW, rows.section("Overview", columns, texts=2), caption)
 
@@ -467,6 +470,7 @@ def _overview_by_column(summary: Summary) -> Part:
         *score_caption(summary, [AVERAGE]),
         f"°: the baseline of its group and column with the highest mean on {summary.spec.dev_name}",
         f"↑ ↓: better or worse than that one: {_shown(summary)}",
+        *changed(summary),
     ]
     return Part(OVERVIEW, rows.section(columns_title(summary, AVERAGE), columns_heads(summary)), caption)
 

@@ -110,7 +110,7 @@ class Result:
         steps: number of steps by stage.
         best_at: stage and step of the checkpoint that was kept.
         stage1_end: why stage 1 ended.
-        machine: device and versions of Python, torch and transformers.
+        machine: device and versions of Python, diffaug, torch and transformers.
     """
 
     scores: dict[str, float]

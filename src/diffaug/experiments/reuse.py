@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import zipfile
@@ -13,35 +12,43 @@ from pathlib import Path
 
 import numpy as np
 
-from diffaug.config import Recipe, load_recipe, read_settings, recipe_from_dict
+from diffaug.config import Recipe, load_recipe, read_settings, recipe_from_dict, source_list
 from diffaug.errors import DiffaugError
 from diffaug.experiments.data import Similarities, TaskFiles
 from diffaug.experiments.grid import RESULT, SIMILARITIES, TAKEN_OVER, Grid
+from diffaug.experiments.inputs import CurrentInputs
 from diffaug.experiments.plan import Plan
 from diffaug.experiments.results import Cell, counted
 from diffaug.files import atomic_folder
+from diffaug.provenance import RunProvenance
+from diffaug.training.inputs import ROLES
 
 
 class Reuse:
     """Finished cells of other grids, by the recipe that decided their results. Their folders are only read.
 
     A cell is copied from one with the same recipe, whatever its row, column and setting, if both are scored on the same
-    tasks. Cells that finish in the other grids later are not seen.
+    tasks and the data and models that the other one was made from are those of this one now. Cells that finish in the
+    other grids later are not seen.
 
     Args:
         folders: of the other grids; where several have a cell, the first is used.
         plan: of the grid that cells are copied to.
         out: its folder.
         tasks: what its models are scored on.
+        force: copy cells even if they were made from other data or models, or if these are unknown.
 
     Attributes:
         folders: of the other grids.
+        forced: what was copied by force, and why it would not have been, as notes for the tables.
 
     Raises:
         DiffaugError: a folder holds no grid or is ``out``, or the plan measures more than scores.
     """
 
-    def __init__(self, folders: Iterable[Path], plan: Plan, out: Path, tasks: TaskFiles) -> None:
+    def __init__(
+        self, folders: Iterable[Path], plan: Plan, out: Path, tasks: TaskFiles, *, force: bool = False
+    ) -> None:
         if plan.spec.measure:
             raise DiffaugError(
                 f"{plan.spec.name} measures more of its runs than scores and cannot take runs over from other grids; "
@@ -49,9 +56,12 @@ class Reuse:
             )
         self.folders = list(dict.fromkeys(folders))
         self._tasks = tasks
-        self._digests: dict[str, str] = {}
+        self._force = force
+        self._current = CurrentInputs()
         self._runs: dict[str, list[tuple[Path, Path]]] = {}  # the folders of grid and run
-        self._news: Counter[Path] = Counter()
+        self._news: Counter[str] = Counter()
+        self._refused: set[Path] = set()
+        self.forced: list[str] = []
         for folder in self.folders:
             if folder.resolve() == out.resolve():
                 raise DiffaugError(f"{folder} is the grid itself; --reuse is for other grids")
@@ -59,7 +69,7 @@ class Reuse:
             for cell, _ in grid.results():
                 run = grid.folder_of(cell)
                 if (recipe := _recipe_of_run(run)) is not None:
-                    self._runs.setdefault(self._key(recipe), []).append((folder, run))
+                    self._runs.setdefault(_key(recipe), []).append((folder, run))
 
     def source(self, cell: Cell) -> Path | None:
         """The grid that a cell can be copied from; None if there is none."""
@@ -89,44 +99,43 @@ class Reuse:
             shutil.copytree(run, temporary, ignore=left_out, dirs_exist_ok=True)
             if not (temporary / TAKEN_OVER).exists():  # else that grid has copied it as well
                 (temporary / TAKEN_OVER).write_text(f"{run.resolve()}\n", "utf-8")
-        self._news[grid] += 1
+        self._news[f"taken over from {grid}"] += 1
+        if (reason := self._reason(cell, run)) is not None:
+            note = f"Taken over by force from {grid}: {reason}"
+            self.forced += [] if note in self.forced else [note]
         return True
 
     def news(self) -> list[str]:
-        """How many cells were copied from which grid since the last call."""
-        lines = [f"{counted(count, 'run')} taken over from {folder}" for folder, count in self._news.items()]
+        """How many cells were copied from which grid since the last call, and how many were not, and why."""
+        lines = [f"{counted(count, 'run')} {text}" for text, count in self._news.items()]
         self._news.clear()
         return lines
 
     def _find(self, cell: Cell) -> tuple[Path, Path] | None:
-        found = self._runs.get(self._key(load_recipe(cell.recipe, cell.changes)), [])
-        still = ((grid, run) for grid, run in found if (run / RESULT).is_file() and self._same_tasks(run))
-        return next(still, None)
+        refused: list[tuple[Path, Path, str]] = []
+        for grid, run in self._runs.get(_key(load_recipe(cell.recipe, cell.changes)), []):
+            if not (run / RESULT).is_file() or not self._same_tasks(run):
+                continue
+            reason = self._reason(cell, run)
+            if reason is None or self._force:
+                return grid, run
+            refused.append((grid, run, reason))
+        for grid, run, reason in refused:
+            if run not in self._refused:
+                self._refused.add(run)
+                self._news[f"not taken over from {grid} ({reason}; --force takes them over)"] += 1
+        return None
 
-    def _key(self, recipe: Recipe) -> str:
-        """Everything in a recipe that decides the result."""
-        values = recipe.to_dict()
-        del values["name"], values["loop"]["save_minutes"], values["loop"]["trackers"]
-        for name in ("nli", "unlabelled", "dev", "test"):
-            # By content: each grid has its own copy of converted files.
-            source = values["data"][name]
-            joined = isinstance(source, list)
-            values["data"][name] = [self._content(one) for one in source] if joined else self._content(source)
-        for group, name in (("model", "backbone"), ("replaced", "generator")):
-            values[group][name] = _resolved(values[group][name])
-        return json.dumps(values, sort_keys=True)
-
-    def _content(self, source: str | None) -> str | None:
-        if source is None or not (path := Path(source)).is_file():
-            return source
-        if source not in self._digests:
-            with path.open("rb") as file:
-                digest = hashlib.sha256()
-                while block := file.read(1 << 20):
-                    digest.update(block)
-            # With the name, whose ending decides how the file is read.
-            self._digests[source] = f"{path.name} {digest.hexdigest()}"
-        return self._digests[source]
+    def _reason(self, cell: Cell, run: Path) -> str | None:
+        """Why a run with the recipe of a cell is not the same; None if it is."""
+        try:
+            before = RunProvenance.load(run)
+            now = self._current.of(load_recipe(cell.recipe, cell.changes))
+        except DiffaugError as error:
+            return str(error)
+        if before is None:
+            return "without a record of data and models"
+        return "; ".join(before.changed(now).inputs) or None
 
     @cached_property
     def _gold(self) -> Similarities:
@@ -150,6 +159,13 @@ def _recipe_of_run(run: Path) -> Recipe | None:
         return None
 
 
-def _resolved(model: str | None) -> str | None:
-    """The absolute path of a model's folder; a hub name is returned as it is."""
-    return str(Path(model).resolve()) if model is not None and Path(model).is_dir() else model
+def _key(recipe: Recipe) -> str:
+    """Everything in a recipe that decides the result, except the content of data files and models."""
+    values = recipe.to_dict()
+    del values["name"], values["loop"]["save_minutes"], values["loop"]["trackers"]
+    del values["model"]["backbone"], values["replaced"]["generator"]
+    for role in ROLES:
+        # Each grid has its own copy of converted files. The ending of a name decides how a file is read.
+        sources = source_list(getattr(recipe.data, role))
+        values["data"][role] = [source if ":" in source else Path(source).name for source in sources]
+    return json.dumps(values, sort_keys=True)

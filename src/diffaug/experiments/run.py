@@ -19,6 +19,7 @@ from rich.text import Text
 from diffaug.errors import DiffaugError
 from diffaug.experiments.executor import Executor, LocalExecutor, Orders
 from diffaug.experiments.grid import SHARED, Grid
+from diffaug.experiments.inputs import check_inputs
 from diffaug.experiments.results import AVERAGE, DEV, Cell, Result
 from diffaug.experiments.schedule import Schedule
 from diffaug.experiments.spec import TIME
@@ -52,7 +53,9 @@ def run_grid(
     rows: Collection[str] | None = None,
     keep_models: bool = True,
     reuse: Reuse | None = None,
+    force: bool = False,
     quiet: bool = False,
+    plugins: Sequence[str] = (),
 ) -> list[tuple[Cell, str]]:
     """Run what is left of a grid: unfinished and failed cells, then other seeds of the best settings.
 
@@ -64,30 +67,40 @@ def run_grid(
         rows: only these; None: all.
         keep_models: keep models after they are scored.
         reuse: finished cells of other grids, which are copied where they are the same.
+        force: continue even if data or models have changed since runs were made from them.
         quiet: no output.
+        plugins: modules or .py files that every worker imports.
 
     Returns:
         The cells that failed this time, with their errors.
 
     Raises:
         GridInterrupted: by Ctrl-C or SIGTERM.
-        DiffaugError: another process works on the grid, or there are no tasks.
+        DiffaugError: another process works on the grid, there are no tasks, or inputs have changed.
     """
     if jobs < 1:
         raise DiffaugError(f"the number of jobs must be at least 1, got {jobs}")
     alone = TIME in plan.spec.measure
-    orders = Orders(grid.folder, tasks, 1 if alone else jobs, keep_models, alone, tuple(plan.spec.measure))
+    measure = tuple(plan.spec.measure)
+    orders = Orders(grid.folder, tasks, 1 if alone else jobs, keep_models, alone, measure, tuple(plugins), force)
     with grid.locked(), stop_on_signals() as stop, LocalExecutor(orders, grid.folder / "workers.log", stop) as executor:
 
         def take_over(cell: Cell) -> bool:
             # Models take a while to copy; a request to stop should not wait for all of them.
-            return not stop and reuse is not None and reuse.take_over(cell, grid.folder_of(cell), keep_models)
+            if stop or reuse is None or not reuse.take_over(cell, grid.folder_of(cell), keep_models):
+                return False
+            for note in reuse.forced:
+                grid.add_note(note)
+            return True
 
         schedule = Schedule(grid, plan.more, rows, take_over if reuse is not None else None)
         if schedule.waiting:
             executor.prepare(schedule.waiting)
-            tasks.load()  # while the workers start: an error here would fail every cell
+            files = tasks.load().files  # while the workers start: an error here would fail every cell
         with Display(grid, schedule, quiet) as display:
+            if schedule.waiting:
+                asked = [cell for cell in grid.cells if rows is None or cell.row in rows]
+                check_inputs(grid, asked, files, force=force, say=display.say)
             if alone and jobs > 1 and schedule.waiting:
                 display.say(f"{plan.spec.name} measures time and memory: one cell at a time, not {jobs}")
             failures = _run(grid, schedule, executor, display, stop, reuse)

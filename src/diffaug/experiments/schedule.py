@@ -140,6 +140,7 @@ def listing(
         for folder in reuse.folders:
             # Runs of a setting that is not chosen yet may be added.
             yield f"{'At least ' if open_choice else ''}{sources[folder]:,} of them taken over from {folder}."
+        yield from (f"{line}." for line in reuse.news())  # those that are not
 
 
 def _others(cells: list[Cell], first: Cell) -> str:

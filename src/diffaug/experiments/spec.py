@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from diffaug.config import read_settings
+from diffaug.config import parse_yaml, read_settings
+from diffaug.config.registry import load_plugins
 from diffaug.config.typed import build, nearest
 from diffaug.errors import DiffaugError
 
@@ -162,9 +162,11 @@ class GridSpec:
         rows: of the tables.
         name: names the files of tables and figures; by default the name of the specification's file.
         columns: null: every row has one cell.
+        plugins: modules or .py files, relative to this file, with methods, views, losses and tasks of your own.
         encoder: the backbone of all rows; null: that of each recipe.
         data: of all rows.
-        tasks: files of scored pairs by the name of the task, scored in addition to the STS tasks in the data folders.
+        tasks: files of scored pairs by the name of the task, scored in addition to the STS tasks in the data folders;
+            `task:NAME` is a registered task with scored pairs.
         seeds: number of seeds.
         draws: number of draws of the labels, where only a part of them is used.
         budget: which settings rows may try: name or file.
@@ -186,6 +188,7 @@ class GridSpec:
     rows: list[RowSpec]
     name: str = ""
     columns: ColumnSpec | None = None
+    plugins: list[str] = field(default_factory=list)
     encoder: str | None = None
     data: DataSpec = field(default_factory=DataSpec)
     tasks: dict[str, str] = field(default_factory=dict)
@@ -232,13 +235,13 @@ def paper_spec(name: str) -> GridSpec:
 
 
 def load_spec(path: Path) -> GridSpec:
-    """Read a specification.
+    """Read a specification and import its plugins.
 
     Raises:
         DiffaugError: the file cannot be read, a key or value does not fit, or two rows have the same name.
     """
     spec: GridSpec = build(GridSpec, read_settings(path), str(path))
-    spec = replace(spec, name=spec.name or path.stem)
+    spec = replace(spec, name=spec.name or path.stem, plugins=load_plugins(spec.plugins, path.parent))
     _check(spec, path)
     return spec
 
@@ -267,7 +270,7 @@ def column_value(value: Value, columns: ColumnSpec) -> tuple[str, str]:
     try:
         number = float(text.replace(",", ""))
     except ValueError:
-        plain = yaml.safe_load(text) if text else text
+        plain = parse_yaml(text, f"the column {text!r:.80}") if text else text
         return text, text if isinstance(plain, bool) or plain is None else quoted(text)
     if not math.isfinite(number) or (columns.minimum is not None and number < columns.minimum):
         least = "a finite number" if columns.minimum is None else f"at least {columns.minimum:g}"
@@ -280,11 +283,10 @@ def column_value(value: Value, columns: ColumnSpec) -> tuple[str, str]:
 
 def quoted(text: str) -> str:
     """Text such that YAML reads it as that text."""
-    try:
-        plain = yaml.safe_load(text)
-    except yaml.YAMLError:
-        plain = None
-    return text if plain == text else json.dumps(text)
+    with suppress(DiffaugError):
+        if parse_yaml(text, "") == text:
+            return text
+    return json.dumps(text)
 
 
 def _check(spec: GridSpec, path: Path) -> None:

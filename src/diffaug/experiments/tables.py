@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import statistics
 import textwrap
@@ -106,6 +107,21 @@ def to_dict(summary: Summary) -> dict[str, Any]:
 
 def parts(summary: Summary) -> Iterator[Part]:
     """The tables that the specification of a grid asks for, as far as there is something to show."""
+    for part in _parts(summary):
+        yield replace(part, caption=[*part.caption, *changed(summary)])
+
+
+def changed(summary: Summary) -> list[str]:
+    """What was changed with `--set`, below every table: it decides what is compared."""
+    changes = summary.info.get("changes") or ()
+    return (
+        [f"Changed for all rows: {' '.join(f'--set {shlex.quote(str(change))}' for change in changes)}"]
+        if changes
+        else []
+    )
+
+
+def _parts(summary: Summary) -> Iterator[Part]:
     for table in summary.spec.tables:
         if table == "scores":
             if summary.columns == ("",):
@@ -140,8 +156,19 @@ def notes(summary: Summary) -> list[str]:
         *([f"Not finished: {len(unfinished)} of the runs planned so far: {listed(unfinished)}"] if unfinished else []),
         *(f"Not compared: {why}" for why in summary.untested),
         *(f"{counted(count, 'run')} taken over from {source}" for source, count in summary.taken_over.items()),
+        *_different_versions(summary),
         *(f"Measured on {', '.join(f'{k} {v}' for k, v in sorted(m.items()))}" for m in summary.machines if m),
     ]
+
+
+def _different_versions(summary: Summary) -> list[str]:
+    """A sentence if not all runs were made with the same versions."""
+    parts = []
+    for name in ("diffaug", "commit", "torch", "transformers"):
+        found = list(dict.fromkeys(str(machine.get(name, "unknown"))[:12] for machine in summary.machines if machine))
+        if len(found) > 1:
+            parts.append(f"{name} {listed(found)}")
+    return [f"The runs come from different versions: {'; '.join(parts)}"] if parts else []
 
 
 def _sentence(cell: Cell) -> str:

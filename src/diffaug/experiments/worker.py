@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
-import yaml
 
-from diffaug.config import Recipe, ViewSettings, load_recipe, recipe_from_dict
+from diffaug.config import Recipe, ViewSettings, load_recipe, read_settings, recipe_from_dict
+from diffaug.config.registry import load_plugins
 from diffaug.data.corpus import Corpus
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.experiments.data import StsTasks
 from diffaug.experiments.executor import Orders, Outcome
 from diffaug.experiments.grid import FAILURE, SHARED, SIMILARITIES, write_json, write_result
+from diffaug.experiments.inputs import TASKS
 from diffaug.experiments.results import DEV, Cell, Result
 from diffaug.experiments.spec import DROPOUT, TIME
 from diffaug.files import atomic_file
@@ -38,6 +38,7 @@ from diffaug.losses.metrics import divergence
 from diffaug.methods import method_class
 from diffaug.models.backbone import load_backbone
 from diffaug.models.io.fetch import model_source
+from diffaug.provenance import RunProvenance, device_name, versions
 from diffaug.training.loop import TrainingInterrupted
 from diffaug.training.run import train
 from diffaug.training.run_cache import RunCache
@@ -61,6 +62,7 @@ class Worker:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
+        load_plugins(orders.plugins)
         self._cache = None if orders.alone else RunCache(orders.grid / SHARED)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // orders.jobs)))
@@ -80,7 +82,13 @@ class Worker:
         folder = orders.grid / "cells" / cell.name
         try:
             result = run_cell(
-                cell, folder, self._tasks, self._cache, measures=self._measures, keep_model=orders.keep_models
+                cell,
+                folder,
+                self._tasks,
+                self._cache,
+                measures=self._measures,
+                keep_model=orders.keep_models,
+                force=orders.force,
             )
             return Outcome(cell, result), reusable
         except TrainingInterrupted:
@@ -104,6 +112,7 @@ def run_cell(
     *,
     measures: Sequence[Measure] = (),
     keep_model: bool = True,
+    force: bool = False,
 ) -> Result:
     """Train the model of a cell, or continue an earlier attempt, and score it.
 
@@ -114,6 +123,7 @@ def run_cell(
         cache: what earlier cells of this process have loaded.
         measures: called with the folder after training; they may be called again if scoring is interrupted.
         keep_model: keep the model after it is scored.
+        force: continue an earlier attempt even if its inputs have changed.
 
     Returns:
         The content of `result.json`, which is written last.
@@ -125,13 +135,15 @@ def run_cell(
     (folder / FAILURE).unlink(missing_ok=True)
     if not (folder / "summary.json").exists():
         with _measured(folder):
-            train(load_recipe(cell.recipe, cell.changes), folder, resume=True, quiet=True, cache=cache)
+            train(load_recipe(cell.recipe, cell.changes), folder, resume=True, force=force, quiet=True, cache=cache)
     summary = _read(folder / "summary.json")
     if "dev" not in summary["scores"]:
         raise DiffaugError(f"{cell.name} has no dev pairs, which choose the setting of its row; set data.dev")
     for measure in measures:
         measure(folder)
     scores, similarities = tasks.score(Embedder.from_pretrained(folder / "best"))
+    if (provenance := RunProvenance.load(folder)) is not None:  # an older version has trained it otherwise
+        replace(provenance, data={**provenance.data, TASKS: tasks.files}).save(folder)
     with atomic_file(folder / SIMILARITIES) as temporary:
         np.savez_compressed(temporary, **similarities)  # type: ignore[arg-type]
     # A process that was killed right after training has not written this file, and its memory is unknown.
@@ -177,7 +189,7 @@ def record_dropout_divergence(run: Path) -> None:
     lines = metrics.read_text("utf-8").splitlines() if metrics.exists() else []
     if any(_DROPOUT_DELTA in json.loads(line) for line in lines):
         return
-    recipe = recipe_from_dict(yaml.safe_load((run / "recipe.yaml").read_text("utf-8")), str(run / "recipe.yaml"))
+    recipe = recipe_from_dict(read_settings(run / "recipe.yaml"), str(run / "recipe.yaml"))
     found = json.dumps({"stage": 1, "step": 0, _DROPOUT_DELTA: dropout_divergence(recipe)})
     with atomic_file(metrics) as temporary:
         # First, since it belongs to step 0.
@@ -247,13 +259,7 @@ def _steps(metrics: Path) -> dict[str, int]:
 
 
 def _machine() -> dict[str, Any]:
-    cuda = torch.cuda.is_available()
-    return {
-        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    return {"device": device_name(torch.device(default_device())), "python": platform.python_version(), **versions()}
 
 
 def _failure(error: Exception) -> str:

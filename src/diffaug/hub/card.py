@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from diffaug.config import source_list
+from diffaug.config.registry import plugin_names
 from diffaug.data.table import HUB_PREFIX, IN_MEMORY, SAMPLE_PREFIX, hub_parts
 from diffaug.errors import DiffaugError
 from diffaug.hub.citations import PAPERS
@@ -72,6 +75,7 @@ def model_card(
     settings |= {
         key: value for key, value in encoder.config.to_dict().items() if value not in (None, False, "", (), [])
     }
+    recipe_yaml = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
     environment = Environment(  # no autoescape: this is Markdown
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -79,7 +83,7 @@ def model_card(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"source": _source_text, "cell": _cell}
+    environment.filters |= {"source": _source_text, "cell": _cell, "html": _html, "code": _code}
     return environment.get_template("model_card.md").render(
         front_matter=front_matter.to_yaml(),
         title=title,
@@ -91,7 +95,9 @@ def model_card(
         scores=provenance.scores,
         report=report,
         recipe=recipe,
-        recipe_yaml=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+        recipe_yaml=recipe_yaml,
+        # A fence that the text cannot close.
+        fence="`" * max(3, 1 + max(map(len, re.findall("`+", recipe_yaml)), default=0)),
         data=data,
         sources=[(role, data[key]) for key, role in _SOURCES.items() if data.get(key)],
         labels=_labels(data.get("labels", 1.0)),
@@ -111,6 +117,8 @@ def public_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
             data[key] = [_without_folder(one) for one in source]
     if isinstance(backbone := model.get("backbone"), str) and not _is_hub_name(backbone):
         model["backbone"] = Path(backbone).name
+    if "plugins" in shown:
+        shown["plugins"] = plugin_names(shown["plugins"])
     return shown
 
 
@@ -188,12 +196,12 @@ def _source_text(source: object) -> str:
         return "own data"
     if source.startswith(HUB_PREFIX):
         name = hub_parts(source)[0]
-        return f"[{source.removeprefix(HUB_PREFIX)}](https://huggingface.co/datasets/{name})"
+        return f"[{_html(source.removeprefix(HUB_PREFIX))}](https://huggingface.co/datasets/{quote(name)})"
     if source.startswith(IN_MEMORY):
-        return source
+        return _html(source)
     if source.startswith(SAMPLE_PREFIX):
-        return f"diffaug's sample data, `{source}`"
-    return f"`{source}`"
+        return f"diffaug's sample data, {_code(source)}"
+    return _code(source)
 
 
 def _labels(labels: float) -> str | None:
@@ -206,8 +214,18 @@ def _labels(labels: float) -> str | None:
 def _cell(value: Any) -> str:
     """A setting in a Markdown table."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items())
+        return ", ".join(f"{_html(key)} {_cell(inner)}" for key, inner in value.items())
     if isinstance(value, (list, tuple)):
         return "; ".join(_cell(inner) for inner in value)
-    text = str(value).replace("|", "\\|")
-    return {"True": "yes", "False": "no"}.get(text, f"`{text}`" if isinstance(value, str) else text)
+    text = {"True": "yes", "False": "no"}.get(str(value), str(value))
+    return (_code(text) if isinstance(value, str) else _html(text)).replace("|", "\\|")
+
+
+def _html(text: object) -> str:
+    """Text in which HTML has no meaning."""
+    return escape(str(text), quote=False)
+
+
+def _code(text: object) -> str:
+    """Text as code on one line, in which HTML has no meaning; a backtick would end it."""
+    return f"`{' '.join(str(text).split()).replace('`', chr(39))}`"

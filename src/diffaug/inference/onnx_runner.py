@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
 from diffaug.inference.runner import Runner, Vectors
-from diffaug.models.backbone import load_tokenizer
+from diffaug.models.backbone import load_tokenizer, loader
 from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
@@ -42,6 +42,7 @@ def is_onnx_export(folder: Path) -> bool:
     return (folder / DESCRIPTION).is_file()
 
 
+@loader
 def load_onnx(folder: Path) -> tuple[OnnxRunner, PreTrainedTokenizerBase, Provenance]:
     """Load an export of `diffaug.integrations.onnx.export_onnx`.
 

@@ -94,6 +94,7 @@ def why_not_native(encoder: Encoder) -> str | None:
         "prefix": config.prefix is not None,
         "adapters": config.adapter is not None,
         "LoRA": config.lora is not None,
+        "views of a plugin": config.plugin_views is not None,
         "flow": config.flow is not None,
         "denoising": config.denoise is not None,
         f"'{config.pooling}' pooling": config.pooling not in ("cls", "mean", "mask"),  # "mask" is the template's

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from diffaug.errors import DiffaugError
+
 
 def info_nce(anchors: Tensor, positives: Tensor, negatives: Tensor | None = None, temperature: float = 0.05) -> Tensor:
     """InfoNCE with in-batch negatives, as in SimCSE, PromptBERT, DiffCSE and DiffAug.
@@ -30,7 +32,7 @@ def info_nce(anchors: Tensor, positives: Tensor, negatives: Tensor | None = None
         return F.cross_entropy(cosines / temperature, targets)
 
 
-def nt_xent(first: Tensor, second: Tensor, temperature: float = 0.1) -> Tensor:
+def nt_xent(first: Tensor, second: Tensor, negatives: Tensor | None = None, temperature: float = 0.1) -> Tensor:
     """NT-Xent, as in SimCLR and ConSERT: both directions, with negatives from both views.
 
     Row i of either view is to find row i of the other view among the other view's n rows and the n - 1 other rows of
@@ -39,11 +41,16 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float = 0.1) -> Tensor:
     Args:
         first: (n, width), one view of each sentence.
         second: (n, width), the other view.
+        negatives: not supported; None.
         temperature: what the cosines are divided by.
 
     Returns:
         the mean cross entropy over all 2n rows, which is the mean of both directions: a scalar.
     """
+    if negatives is not None:
+        raise DiffaugError(
+            "the loss nt_xent has no hard negatives: set stage2.objective to unlabelled or nli_sentences"
+        )
     n = len(first)
     targets = torch.arange(2 * n, device=first.device).roll(n)  # n, n + 1, ..., 2n - 1, 0, 1, ..., n - 1
     with torch.autocast(first.device.type, enabled=False):  # see info_nce

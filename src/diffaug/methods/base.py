@@ -5,15 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from diffaug.config import Recipe
+from diffaug.config import Option, Recipe
 from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
 from diffaug.data.sampling import Batch, Examples, Mixture, Target
+from diffaug.errors import DiffaugError
 from diffaug.models.batch import PaddedBatch, TensorFields, TokenBatch
 from diffaug.models.encoder import Encoder
 
@@ -139,12 +140,20 @@ class Method(nn.Module, ABC):
     argument ``encode`` of `losses` hides that.
 
     Attributes:
+        default_options: settings of the method's own with their defaults. Recipes set them under `options`.
+        options: their values in this run.
         notes: messages for the user about how the method was built.
     """
 
+    default_options: ClassVar[Mapping[str, Option]] = {}
+
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
         super().__init__()
+        if unknown := [name for name in recipe.options if name not in self.default_options]:
+            known = ", ".join(self.default_options) or "none"
+            raise DiffaugError(f"the method {recipe.method!r} has no option {unknown[0]!r}; its options: {known}")
         self.recipe = recipe
+        self.options = {**self.default_options, **recipe.options}
         self.encoder = encoder
         self.collator = collator
         self.notes: list[str] = []

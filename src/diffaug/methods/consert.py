@@ -8,37 +8,35 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from diffaug.config import Recipe
 from diffaug.data.corpus import Corpus
 from diffaug.data.sampling import Examples, Mixture
-from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
-from diffaug.losses.contrastive import nt_xent
-from diffaug.methods.base import Stage, StepBatch
+from diffaug.methods.base import Stage
 from diffaug.methods.twostage import TwoStage
-from diffaug.models.config import ModelConfig
-from diffaug.models.views.cutoff import PLAIN, Cutoff
+from diffaug.models.views.base import Views
+from diffaug.models.views.cutoff import PLAIN
 
 
 class ConSERT(TwoStage):
     """ConSERT. NLI pairs are not augmented."""
 
     view_kinds: ClassVar[tuple[str, ...]] = ("cutoff",)
+    default_loss: ClassVar[str] = "nt_xent"
     pair_views: ClassVar[tuple[int, int]] = (PLAIN, PLAIN)
     normal_init: ClassVar[bool] = False
 
     @classmethod
-    def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Cutoff:
+    def build_views(cls, recipe: Recipe, backbone: PreTrainedModel) -> Views | None:
         if recipe.model.template is not None:
             raise DiffaugError("ConSERT does not use a template: set model.template=null")
         if recipe.views.same:
             raise DiffaugError(
                 "ConSERT's views are not learned: set views.first and views.second instead of views.same"
             )
-        return Cutoff(backbone, [recipe.views.first, recipe.views.second])
+        return super().build_views(recipe, backbone)
 
     def contrastive_examples(self, corpus: Corpus) -> Examples | Mixture:
         assert self.recipe.stage2 is not None
@@ -48,12 +46,6 @@ class ConSERT(TwoStage):
                 "or nli_sentences"
             )
         return super().contrastive_examples(corpus)
-
-    def contrast(self, states: Tensor, batch: StepBatch) -> dict[str, Tensor]:
-        assert self.recipe.stage2 is not None
-        assert batch.contrastive is not None
-        first, second = (gather_rows(view) for view in batch.contrastive.split(self.project(states)))
-        return {"contrastive": nt_xent(first, second, self.recipe.stage2.temperature)}
 
     def negatives_per_anchor(self, stage: Stage) -> int | None:
         across = super().negatives_per_anchor(stage)

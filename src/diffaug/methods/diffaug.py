@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from diffaug.config import Recipe
 from diffaug.data.collate import Collator
@@ -17,10 +16,7 @@ from diffaug.data.corpus import Corpus
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Stage
 from diffaug.methods.twostage import FIRST, SECOND, TwoStage
-from diffaug.models.config import AdapterConfig, LoraConfig, ModelConfig, PrefixConfig, ViewsConfig
 from diffaug.models.encoder import Encoder
-from diffaug.models.views.base import Views
-from diffaug.models.views.build import build_views
 
 
 class DiffAug(TwoStage):
@@ -32,25 +28,16 @@ class DiffAug(TwoStage):
 
     def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
         super().__init__(recipe, encoder, collator)
+        if "views" not in self.roles():
+            raise DiffaugError(
+                f"DiffAug trains its views, but views.kind={recipe.views.kind} has no parameters; set it to prefix"
+            )
         two_prefixes = recipe.views.kind == "prefix" and not recipe.views.same
         if recipe.stage1 is not None and recipe.stage1.steps == "auto" and not two_prefixes:
             raise DiffaugError(
                 "stage1.steps=auto needs two different prefixes, since it reads delta and kappa; set stage1.steps to a "
                 "number"
             )
-
-    @classmethod
-    def views_config(cls, recipe: Recipe) -> ViewsConfig:
-        views, count = recipe.views, 1 if recipe.views.same else 2
-        if views.kind == "prefix":
-            return PrefixConfig(count, views.length)
-        if views.kind == "adapter":
-            return AdapterConfig(count, views.bottleneck)
-        return LoraConfig(count, views.bottleneck, views.scale)
-
-    @classmethod
-    def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Views | None:
-        return build_views(config, backbone, reparametrised=recipe.views.dropout)
 
     def stages(self, corpus: Corpus) -> list[Stage]:
         stages, released = super().stages(corpus), self.recipe.released

@@ -18,7 +18,6 @@ from diffaug.config import Recipe
 from diffaug.data.collate import Collator
 from diffaug.distributed import gather_rows, own_rows
 from diffaug.errors import DiffaugError
-from diffaug.losses.contrastive import info_nce
 from diffaug.losses.replaced import choose_masked, replaced_labels, replaced_token_loss
 from diffaug.methods.base import StepBatch
 from diffaug.methods.twostage import TwoStage
@@ -62,14 +61,13 @@ class DiffCSE(TwoStage):
         return {**super().roles(), "discriminator": self.discriminator}
 
     def contrast(self, states: Tensor, batch: StepBatch) -> dict[str, Tensor]:
-        assert self.recipe.stage2 is not None
         rows = batch.contrastive
         assert rows is not None
         # Batch norm needs the vectors of all processes, so they are gathered before the projection.
         gathered = torch.cat([gather_rows(column) for column in rows.split(states)])
         projected = rows.split(self.project(gathered))
         anchors, positives, *negatives = projected
-        loss = info_nce(anchors, positives, negatives[0] if negatives else None, self.recipe.stage2.temperature)
+        loss = self.contrastive_loss(anchors, positives, *negatives)
         own = torch.cat([own_rows(column) for column in projected])  # (sequences, hidden size), as the states
         return {"contrastive": loss, "replaced": self._detect(batch.tokens.slice(rows.rows.start, rows.rows.stop), own)}
 

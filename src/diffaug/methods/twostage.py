@@ -16,32 +16,26 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from diffaug.config import Recipe
+from diffaug.config.registry import LOSSES, VIEWS, check_options
 from diffaug.config.typed import nearest
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
 from diffaug.data.sampling import Batch, Example, Examples, Mixture, Target
 from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
-from diffaug.losses.contrastive import info_nce, supervised_contrastive
+from diffaug.losses.contrastive import supervised_contrastive
 from diffaug.losses.nli import pair_features
 from diffaug.losses.pairs import angle, cosent
 from diffaug.methods.base import BareTemplates, ContrastiveRows, Encode, LabelledPairs, Method, Stage, StepBatch
 from diffaug.models.batch import TokenBatch, concatenate
-from diffaug.models.config import (
-    AdapterConfig,
-    DenseConfig,
-    LoraConfig,
-    ModelConfig,
-    Pooling,
-    PrefixConfig,
-    ViewsConfig,
-)
+from diffaug.models.config import VIEW_PARTS, DenseConfig, ModelConfig, Pooling, ViewsConfig
 from diffaug.models.denoise import denoise_config
 from diffaug.models.encoder import Encoder
 from diffaug.models.heads import build_head
 from diffaug.models.initialise import init_normal, initializer_range
 from diffaug.models.template import Template
 from diffaug.models.views.base import Views
+from diffaug.models.views.build import new_views, text_views
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,13 +43,15 @@ if TYPE_CHECKING:
 FIRST, SECOND = 0, 1  # the views: premise or first copy, hypothesis or second copy
 # Batch size of the bare templates in the table for inference.
 _TABLE_BATCH = 64
+_LOSS_ARGUMENTS = ("anchors", "positives", "negatives", "temperature")
 
 
 class TwoStage(Method):
     """A method with these two stages. Subclasses override what differs.
 
     Attributes:
-        view_kinds: the values of `views.kind` that the method supports.
+        view_kinds: the values of `views.kind` that the method supports, in addition to those of plugins.
+        default_loss: the contrastive loss, unless `stage2.loss` names another.
         head_kinds: the values of `model.head_kind` that it supports.
         stage1_learns: the role that is trained in stage 1, with the classifier.
         pair_views: the views of premise and hypothesis.
@@ -64,6 +60,7 @@ class TwoStage(Method):
     """
 
     view_kinds: ClassVar[tuple[str, ...]] = ("dropout",)
+    default_loss: ClassVar[str] = "info_nce"
     head_kinds: ClassVar[tuple[str, ...]] = ("tanh",)
     stage1_learns: ClassVar[str] = "backbone"
     pair_views: ClassVar[tuple[int, int]] = (FIRST, FIRST)
@@ -90,7 +87,7 @@ class TwoStage(Method):
         tokenizer: PreTrainedTokenizerBase,
         finished: Encoder | None = None,
     ) -> Self:
-        if recipe.views.kind not in cls.view_kinds:
+        if VIEWS.is_own(recipe.views.kind) and recipe.views.kind not in cls.view_kinds:
             raise DiffaugError(
                 f"the method {recipe.method!r} does not support views.kind={recipe.views.kind}; set it to "
                 f"{' or '.join(cls.view_kinds)}"
@@ -101,7 +98,20 @@ class TwoStage(Method):
                 f"the method {recipe.method!r} does not support model.head_kind={settings.head_kind}; set it to "
                 f"{' or '.join(cls.head_kinds)}"
             )
+        if recipe.stage2 is not None:
+            loss = LOSSES.get(recipe.stage2.loss or cls.default_loss)
+            check_options("stage2.loss_options", loss, recipe.stage2.loss_options, *_LOSS_ARGUMENTS)
+        views = cls.build_views(recipe, backbone)
+        if finished is not None and finished.views is not None:
+            wanted = None if views is None else views.config
+            if finished.config.views != wanted:
+                raise DiffaugError(
+                    f"{settings.backbone} has {_described(finished.config.views)}, but this recipe (method "
+                    f"{recipe.method}) has {_described(wanted)}; train it with the method and the views that it has"
+                )
+            views = finished.views
         config = cls.model_config(recipe, backbone, None if finished is None else finished.config)
+        config = config.with_views(None if views is None else views.config)
         if settings.denoise or config.denoise is not None:
             # The MLM head is applied first, and the bare template's vector is subtracted from its output.
             behind_head = settings.head == "kept" and settings.head_kind == "mlm"
@@ -109,8 +119,7 @@ class TwoStage(Method):
                 behind_head = config.denoise.behind_head
             template = Template.build(tokenizer, config.template)
             config = replace(config, denoise=denoise_config(config, backbone, template, behind_head=behind_head))
-        learned = None if finished is None else finished.views
-        encoder = Encoder(backbone, config, learned or cls.build_views(recipe, config, backbone))
+        encoder = Encoder(backbone, config, views)
         stop = config.final_stop if settings.train_final_stop is None else settings.train_final_stop
         collator = collator_for(
             encoder,
@@ -168,23 +177,7 @@ class TwoStage(Method):
             )
         if settings.head == "kept" and not config.head:
             config = replace(config, head=(cls.head_layer(recipe, backbone),))
-        if config.views is not None and config.views != cls.views_config(recipe):
-            raise DiffaugError(
-                f"{settings.backbone} has {_described(config.views)}, but this recipe (method {recipe.method}) has "
-                f"{_described(cls.views_config(recipe))}; train it with the method and the views that it has"
-            )
-        views = cls.views_config(recipe)
-        return replace(
-            config,
-            prefix=views if isinstance(views, PrefixConfig) else None,
-            adapter=views if isinstance(views, AdapterConfig) else None,
-            lora=views if isinstance(views, LoraConfig) else None,
-        )
-
-    @classmethod
-    def views_config(cls, recipe: Recipe) -> ViewsConfig | None:
-        """The settings of the learned views that are saved with the model; None if the method has none."""
-        return None
+        return config
 
     @classmethod
     def head_layer(cls, recipe: Recipe, backbone: PreTrainedModel) -> DenseConfig:
@@ -193,9 +186,9 @@ class TwoStage(Method):
         return DenseConfig(width, width)
 
     @classmethod
-    def build_views(cls, recipe: Recipe, config: ModelConfig, backbone: PreTrainedModel) -> Views | None:
-        """The view module, if the method has one."""
-        return None
+    def build_views(cls, recipe: Recipe, backbone: PreTrainedModel) -> Views | None:
+        """The view module, if the views differ inside the encoder."""
+        return new_views(recipe, backbone)
 
     def initialise(self, *modules: nn.Module | None) -> None:
         """Initialise new layers; see `normal_init`."""
@@ -290,13 +283,18 @@ class TwoStage(Method):
     def contrastive_examples(self, corpus: Corpus) -> Examples | Mixture:
         """The data of the contrastive loss."""
         assert self.recipe.stage2 is not None
-        choices: dict[str, Callable[[], Examples | Mixture]] = {
-            "triplets": corpus.triplets,
-            "unlabelled": corpus.sentences,
-            "nli_sentences": corpus.nli_sentences,
-            "labels": corpus.labels,
-        }
-        examples = choices[self.recipe.stage2.objective]()
+        objective, views = self.recipe.stage2.objective, text_views(self.recipe.views.kind)
+        if objective in ("unlabelled", "nli_sentences"):
+            sentences = corpus.sentences if objective == "unlabelled" else corpus.nli_sentences
+            return sentences(None if views is None else views.from_recipe(self.recipe))
+        if views is not None:
+            raise DiffaugError(
+                f"{objective} have their own positives: for views.kind={self.recipe.views.kind} set stage2.objective "
+                "to unlabelled or nli_sentences"
+            )
+        if objective == "triplets":
+            return corpus.triplets()
+        examples = corpus.labels()
         for part in examples.parts if isinstance(examples, Mixture) else (examples,):
             self._check_loss(part)
         return examples
@@ -304,14 +302,14 @@ class TwoStage(Method):
     def _check_loss(self, examples: Examples) -> None:
         """Raise if the recipe's loss does not fit the labels."""
         assert self.recipe.stage2 is not None
-        loss = self.recipe.stage2.loss
+        loss = self.recipe.stage2.label_loss
         classes, scores = (examples.labels is not None and examples.target == target for target in ("class", "score"))
         ranks = loss in ("cosent", "angle")
         if (scores and loss == "contrastive") or (
             ranks and (classes or (examples.labels is None and len(examples.columns) < 3))
         ):
             what = "classes" if classes else "scores" if scores else "pairs that all belong together"
-            raise DiffaugError(f"stage2.loss={loss} cannot learn from {what}; set stage2.loss=auto")
+            raise DiffaugError(f"stage2.label_loss={loss} cannot learn from {what}; set stage2.label_loss=auto")
 
     def _stage2_rates(self, aux: bool) -> dict[str, float]:
         assert self.recipe.stage2 is not None
@@ -320,11 +318,14 @@ class TwoStage(Method):
             if unknown := [name for name in names if name not in roles]:
                 raise DiffaugError(f"stage2.{setting}: unknown role {unknown[0]!r}{nearest(unknown[0], roles)}")
         learning = [*self.stage2_learns(), *(["classifier"] if aux else [])]
-        return {
+        rates = {
             role: second.role_learning_rates.get(role, second.learning_rate)
             for role in learning
             if role not in second.frozen
         }
+        if not any(True for role in rates for _ in roles[role].parameters()):
+            raise DiffaugError(f"stage2.frozen leaves nothing to train; remove one of {', '.join(learning)} from it")
+        return rates
 
     def _steps(self, epochs: float, examples: Examples | Mixture, batch_size: int) -> int:
         batches = max(1, len(examples) // min(batch_size, len(examples)))
@@ -448,7 +449,6 @@ class TwoStage(Method):
             states: (contrastive sequences, hidden size).
             batch: the whole step; ``batch.contrastive`` says what the sequences are.
         """
-        assert self.recipe.stage2 is not None
         assert batch.contrastive is not None
         columns = batch.contrastive.split(self.project(states))
         vectors = [gather_rows(column) for column in columns]
@@ -466,10 +466,10 @@ class TwoStage(Method):
             target: what the labels are.
         """
         assert self.recipe.stage2 is not None
-        kind, temperature = self.recipe.stage2.loss, self.recipe.stage2.temperature
-        first, second, *negatives = vectors
+        kind, temperature = self.recipe.stage2.label_loss, self.recipe.stage2.temperature
         if labels is None and kind in ("auto", "contrastive"):
-            return info_nce(first, second, negatives[0] if negatives else None, temperature)
+            return self.contrastive_loss(*vectors)
+        first, second, *negatives = vectors
         if labels is None:
             labels = torch.cat([second.new_ones(len(second)), second.new_zeros(len(second))])
             first, second = first.repeat(2, 1), torch.cat([second, *negatives])
@@ -479,6 +479,14 @@ class TwoStage(Method):
             rows = torch.arange(len(first), device=first.device)
             return supervised_contrastive(first, second, rows, temperature, relevant=labels > 0)
         return (angle if kind == "angle" else cosent)(first, second, labels, temperature)
+
+    def contrastive_loss(self, anchors: Tensor, positives: Tensor, negatives: Tensor | None = None) -> Tensor:
+        """The loss that the recipe names, or that of the method: (examples, width) each -> a scalar."""
+        second = self.recipe.stage2
+        assert second is not None
+        name = second.loss or self.default_loss
+        loss: Tensor = LOSSES.get(name)(anchors, positives, negatives, second.temperature, **second.loss_options)
+        return loss
 
     def total(self, found: Mapping[str, Tensor]) -> Tensor:
         """The loss that is minimised, from the losses of a step."""
@@ -521,11 +529,9 @@ def _with_negatives(batch: Batch) -> tuple[list[Example], list[float] | None]:
     return examples, batch.labels
 
 
-_VIEWS = {PrefixConfig: "prefix", AdapterConfig: "adapter", LoraConfig: "lora"}
-
-
 def _described(views: ViewsConfig | None) -> str:
     if views is None:
         return "no learned views"
     values = ", ".join(f"{name} {value}" for name, value in asdict(views).items())
-    return f"{_VIEWS[type(views)]} views ({values})"
+    name = next(part for part, kind in VIEW_PARTS.items() if isinstance(views, kind))
+    return f"{name.replace('_views', '')} views ({values})"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -27,6 +29,10 @@ from transformers.utils import logging as transformers_logging
 
 from diffaug.errors import DiffaugError
 from diffaug.models.io.fetch import BACKBONE_FILES, find_folder
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_LAYER = re.compile(r"\.\d+\.")
 
 
 def load_backbone(
@@ -54,8 +60,8 @@ def load_mlm_transform(source: str) -> dict[str, Tensor] | None:
         checkpoint has no such weights, is not a BERT, or has an activation other than GELU.
     """
     folder = str(find_folder(source, None, BACKBONE_FILES))
-    with quiet(), _explained(source):
-        config = AutoConfig.from_pretrained(folder)
+    with quiet(), explained(source):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type != "bert" or config.hidden_act != "gelu":
             return None
         model, report = BertForMaskedLM.from_pretrained(
@@ -81,7 +87,7 @@ def _load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     # Found first: asked for a name, transformers tries the hub for half a minute, file by file, where there is none.
     folder = str(find_folder(source, revision, BACKBONE_FILES))
-    with quiet(), _explained(source):
+    with quiet(), explained(source):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         if config.is_encoder_decoder or getattr(config, "is_decoder", False):
             raise DiffaugError(f"{source} is a '{config.model_type}' model with a decoder; an encoder is needed")
@@ -96,15 +102,17 @@ def _load(
             **(_without_pooler(config) if model_class is AutoModel else {}),
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        tokenizer("Probe.")  # some damage shows only here
     _check_vocabulary(tokenizer, Path(folder), source)
     # A checkpoint of another task brings keys of its head, which are rightly left out; nothing may be missing.
-    complain(source, missing=report["missing_keys"], mismatched=report["mismatched_keys"])
+    complain(source, report["missing_keys"], report["mismatched_keys"], _more_layers(model, report["unexpected_keys"]))
+    check_finite(model.state_dict(), source)
     return model, tokenizer
 
 
 def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source: str) -> PreTrainedModel:
     """A backbone from its configuration and exactly its weights, in float32; ``source`` is named in errors."""
-    with quiet(), _explained(source):
+    with quiet(), explained(source):
         backbone_config = AutoConfig.for_model(**config)
         model, report = MODEL_MAPPING[type(backbone_config)].from_pretrained(
             None,
@@ -116,6 +124,7 @@ def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source
             **_without_pooler(backbone_config),
         )
     complain(source, report["missing_keys"], report["mismatched_keys"], report["unexpected_keys"])
+    check_finite(weights, source)
     return model
 
 
@@ -123,8 +132,9 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """The tokenizer saved in ``folder``."""
     if not (Path(folder) / "tokenizer_config.json").is_file():
         raise DiffaugError(f"{folder} has no tokenizer_config.json; copy or save the model again")
-    with quiet(), _explained(folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+    with quiet(), explained(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer("Probe.")  # some damage shows only here
     _check_vocabulary(tokenizer, Path(folder), folder)
     return tokenizer
 
@@ -179,6 +189,33 @@ def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: A
             )
 
 
+def _more_layers(model: PreTrainedModel, unexpected: Any) -> list[str]:
+    """Unexpected weights of layers like the model's own: its configuration has fewer layers than its weights."""
+    prefix = f"{model.base_model_prefix}."
+    kinds = {_LAYER.sub(".#.", name.removeprefix(prefix)) for name in model.state_dict()}
+    layers = (name for name in _names(unexpected) if _LAYER.search(name))
+    return [name for name in layers if _LAYER.sub(".#.", name.removeprefix(prefix)) in kinds]
+
+
+def check_finite(weights: Mapping[str, Tensor], source: str) -> None:
+    """Check that no weight is NaN or infinite: every vector would be NaN.
+
+    Raises:
+        DiffaugError: one is.
+    """
+    for name, tensor in weights.items():
+        # A sum takes one pass and no memory, and is not finite if one of its terms is not.
+        if (
+            tensor.is_floating_point()
+            and not tensor.sum(dtype=torch.float32).isfinite()
+            and not tensor.isfinite().all()
+        ):
+            raise DiffaugError(
+                f"{source}: the weight {name} has NaN or infinite values; the file is damaged, or the training that "
+                "wrote it diverged"
+            )
+
+
 def _names(keys: Any) -> list[str]:
     return sorted(key if isinstance(key, str) else key[0] for key in keys)  # or (name, shape, shape)
 
@@ -193,6 +230,7 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor], source: str, part: st
         mismatched=[f"{part}.{key}" for key in common if expected[key].shape != weights[key].shape],
         unexpected=[f"{part}.{key}" for key in weights.keys() - common],
     )
+    check_finite(weights, source)
     module.load_state_dict(weights)
 
 
@@ -210,19 +248,40 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
+def loader(function: Callable[P, T]) -> Callable[P, T]:
+    """A decorator for functions that load a folder, their first argument: see `explained`."""
+
+    @wraps(function)
+    def load(*args: P.args, **kwargs: P.kwargs) -> T:
+        with explained(str(args[0])):
+            return function(*args, **kwargs)
+
+    return load
+
+
 @contextmanager
-def _explained(source: str) -> Iterator[None]:
-    """Turn the ways in which loading fails into one sentence each."""
+def explained(source: str) -> Iterator[None]:
+    """Turn the ways in which loading fails into one sentence each.
+
+    Damaged files make transformers and tokenizers raise errors of almost any class.
+    """
     try:
         yield
+    except DiffaugError:
+        raise
     except SafetensorError as error:
         raise DiffaugError(
             f"{source}: the weights are truncated or damaged ({error}); fetch or save them again"
         ) from error
-    except (OSError, ValueError, ImportError, KeyError, TypeError, StrictDataclassError) as error:
+    except BaseException as error:
+        # tokenizers' panics are no Exceptions.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         text = " ".join(str(error).split())
         if "trust_remote_code" in text:
             text = "it brings Python code of its own; pass trust_remote_code=True only if you trust its author"
         elif "safetensors" in text:
             text = "it has no safetensors weights, and pickled ones are never read; convert it first"
+        elif not isinstance(error, (OSError, ValueError, ImportError, StrictDataclassError)):
+            text = f"a file is damaged or of a newer version ({type(error).__name__}: {text[:300]})"
         raise DiffaugError(f"{source} cannot be loaded: {text[:400]}") from error

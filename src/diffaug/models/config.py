@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from diffaug.errors import DiffaugError
@@ -44,7 +44,24 @@ class LoraConfig:
     scale: float = 1.0
 
 
-ViewsConfig = PrefixConfig | AdapterConfig | LoraConfig
+@dataclass(frozen=True)
+class PluginViewsConfig:
+    """Learned views of a plugin.
+
+    Attributes:
+        kind: the name that they are registered under.
+        plugin: the module or .py file that registers them. It is never imported because a model names it.
+        views: the number of views.
+        options: further arguments of their class.
+    """
+
+    kind: str
+    plugin: str
+    views: int
+    options: dict[str, Any]
+
+
+ViewsConfig = PrefixConfig | AdapterConfig | LoraConfig | PluginViewsConfig
 """The settings of a view module that is saved with the model."""
 
 
@@ -93,7 +110,7 @@ class ModelConfig:
         pooling: see `diffaug.models.pooling`.
         template: the text around a sentence, `{}` in its place, with one mask token written `[MASK]`; None for none.
         final_stop: add a full stop to a sentence that lacks one (prompts expect it).
-        prefix, adapter, lora: the learned module of the views, if any; one of them at most.
+        prefix, adapter, lora, plugin_views: the learned module of the views, if any; one of them at most.
         flow: the flow the pooled vector goes through, if any.
         head: dense layers applied to the pooled vector.
         normalize: the model's output is scaled to length one, also when the caller does not ask for it.
@@ -112,6 +129,7 @@ class ModelConfig:
     prefix: PrefixConfig | None = None
     adapter: AdapterConfig | None = None
     lora: LoraConfig | None = None
+    plugin_views: PluginViewsConfig | None = None
     flow: FlowConfig | None = None
     head: tuple[DenseConfig, ...] = ()
     normalize: bool = False
@@ -129,8 +147,8 @@ class ModelConfig:
             raise DiffaugError("pooling 'mask' and a template belong together: set both or neither")
         if self.template is not None and (self.template.count("{}") != 1 or self.template.count("[MASK]") != 1):
             raise DiffaugError(f"a template holds one {{}} and one [MASK]; this one does not: {self.template!r}")
-        if sum(part is not None for part in (self.prefix, self.adapter, self.lora)) > 1:
-            raise DiffaugError("a model has a prefix, adapters or LoRA, not several of them")
+        if sum(getattr(self, part) is not None for part in VIEW_PARTS) > 1:
+            raise DiffaugError("a model has one kind of views, not several of them")
         if self.denoise is not None and self.template is None:
             raise DiffaugError("without a template there is nothing to take off for it")
         if self.max_length is not None and self.max_length < 1:
@@ -139,19 +157,21 @@ class ModelConfig:
     @property
     def views(self) -> ViewsConfig | None:
         """The settings of the view module, if the model has one."""
-        return self.prefix or self.adapter or self.lora
+        return self.prefix or self.adapter or self.lora or self.plugin_views
+
+    def with_views(self, views: ViewsConfig | None) -> ModelConfig:
+        """The same with these views."""
+        parts: dict[str, Any] = {part: views if isinstance(views, kind) else None for part, kind in VIEW_PARTS.items()}
+        return replace(self, **parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        values = asdict(self)
-        if not self.prompts:  # so that older versions can read the models that have none
-            del values["prompts"]
-        return values
+        """As JSON takes it. Only a model that has them has the keys `plugin_views` and `prompts`."""
+        return {key: value for key, value in asdict(self).items() if key not in _OPTIONAL or value}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """The reverse of `to_dict`; an unknown or missing key is an error, as is a value of the wrong type."""
-        read = {"prompts": {}, **_table(values, "model")}
+        read = {**_OPTIONAL, **_table(values, "model")}
         if isinstance(flow := read.get("flow"), dict):
             # Flows of older versions do not name what they could not choose.
             read["flow"] = {"continues": "second", "output_scale": False, **flow}
@@ -163,10 +183,16 @@ class ModelConfig:
         return _read(cls, read, "model")
 
 
-_PARTS: dict[str, type] = {
+# Settings that only some models have, and their values in all others.
+_OPTIONAL: dict[str, Any] = {"plugin_views": None, "prompts": {}}
+VIEW_PARTS: dict[str, type] = {
     "prefix": PrefixConfig,
     "adapter": AdapterConfig,
     "lora": LoraConfig,
+    "plugin_views": PluginViewsConfig,
+}
+_PARTS: dict[str, type] = {
+    **VIEW_PARTS,
     "flow": FlowConfig,
     "denoise": DenoiseConfig,
 }

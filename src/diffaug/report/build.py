@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -66,10 +67,11 @@ def build(
             advance(1)
             return vectors
 
-        sets, notes = pair_sets(runs, encode)
-        sentences = Sentences()
-        worst = pair_data(sets, pairs, sentences)
-        drawn = None if projection is None else map_data(runs, sets, models, projection, encode, sentences)
+        with _offline():
+            sets, notes = pair_sets(runs, encode)
+            sentences = Sentences()
+            worst = pair_data(sets, pairs, sentences)
+            drawn = None if projection is None else map_data(runs, sets, models, projection, encode, sentences)
     settings = compare_settings([run.recipe for run in runs])
     series = run_data(runs, settings.own)
     page = Page(folder, grids, runs, settings, notes)
@@ -87,6 +89,25 @@ def build(
     with atomic_file(out) as temporary:
         temporary.write_text(text, "utf-8")
     return out
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Read models and data sets of the hub from its cache only: a report never goes online."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+
+    def switch(value: bool) -> None:
+        constants.HF_HUB_OFFLINE = value
+        if datasets := sys.modules.get("datasets.config"):  # it copies the value when it is imported
+            datasets.HF_HUB_OFFLINE = value  # type: ignore[attr-defined]
+
+    switch(True)
+    try:
+        yield
+    finally:
+        switch(before)
 
 
 def _why_no_map(projection: Projection | None, models: Mapping[int, Path]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffaug.config import Recipe
-from diffaug.data.sampling import MixedStream, Stream, stream
+from diffaug.data.sampling import BatchSampler, MixedBatchSampler, batch_sampler
 from diffaug.distributed import any_process, average_gradients
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Stage, StepBatch
@@ -23,13 +23,14 @@ from diffaug.models.io.saved import model_weights
 from diffaug.training.callbacks import Callback, ViewCompatibility
 from diffaug.training.checkpoint import Checkpoint, Progress, save_checkpoint
 from diffaug.training.context import TrainingContext
-from diffaug.training.execution.executor import Executor, choose_executor
+from diffaug.training.execution.check import fast_path_difference
+from diffaug.training.execution.executor import Executor, fast_executor, plain_executor
 from diffaug.training.optimizer import build_optimizer, set_learning_rates, trainable
 from diffaug.training.prefetch import Prefetcher
 from diffaug.training.scoring import Scores
 from diffaug.training.signals import StopRequest
 
-Streams = dict[str, Stream | MixedStream]
+Samplers = dict[str, BatchSampler | MixedBatchSampler]
 # Steps between logged losses: reading a loss makes the GPU wait.
 _LOG_EVERY = 10
 
@@ -89,6 +90,11 @@ class Loop:
                 context.progress.stage, context.progress.step = stage.number + 1, 0
         if not context.stages:
             self._score_untrained()
+        if context.progress.best is None:
+            raise DiffaugError(
+                "there is no best model: the score of every evaluation is undefined, because all sentences got the "
+                "same similarity; use other dev pairs, or lower the learning rate"
+            )
         self._write_best()
 
     def _score_untrained(self) -> None:
@@ -102,25 +108,28 @@ class Loop:
         progress, accelerator = context.progress, context.accelerator
         names = trainable(method, stage)
         optimizer = build_optimizer(method, stage)
-        streams = stage_streams(recipe, stage, accelerator)
+        samplers = stage_samplers(recipe, stage, accelerator)
         if checkpoint is None:
             torch.manual_seed(recipe.seed * 100 + stage.number * 10 + accelerator.process_index)
         else:
             checkpoint.restore_optimizer(optimizer, names)
             context.precision.restore(progress.scaler)
             checkpoint.restore_random_state(accelerator.device)
-        self._announce(stage, names, streams)
+        self._announce(stage, names, samplers)
         for callback in self._callbacks:
             callback.on_stage_begin(context, stage)
 
         method.begin(stage)
         device, accumulate = accelerator.device, recipe.loop.accumulate
         with_gradient = {name: p for name, p in method.named_parameters() if p.requires_grad}
-        executor = choose_executor(method, stage, context.precision, device, with_gradient, recipe.loop.fast)
+
+        def collate(index: int) -> StepBatch:
+            return method.collate(stage, {name: sampler.batch(index) for name, sampler in samplers.items()})
+
+        executor = self._choose_executor(stage, with_gradient, collate)
 
         def prepare(index: int) -> StepBatch:
-            batches = {name: stream.batch(index) for name, stream in streams.items()}
-            return executor.prepare(method.collate(stage, batches))
+            return executor.prepare(collate(index))
 
         prefetcher = Prefetcher(prepare, stage.steps * accumulate) if device.type == "cuda" else None
         with (
@@ -133,10 +142,12 @@ class Loop:
                 progress.step += 1
                 last = progress.step == stage.steps
                 evaluate = last or progress.step % recipe.loop.eval_every == 0
-                stop = any_process(bool(self._stop), device)
-                save = stop or any_process(self._save_is_due(), device)
+                stop, due = any_process([bool(self._stop), self._save_is_due()], device)
+                save = stop or due
                 if evaluate or save or progress.step % _LOG_EVERY == 0:
                     self._log_losses(stage, losses, factor)
+                if evaluate or save:
+                    self._check_weights(stage, optimizer, names.values())
                 if show.due() and not last:  # the last step is followed by the line of its evaluation
                     show(progress.step, float(losses["loss"]))
                 done = evaluate and self._evaluate(stage, last)
@@ -150,6 +161,26 @@ class Loop:
                     raise TrainingInterrupted(self._stop.signal or signal.SIGTERM)
         for callback in self._callbacks:
             callback.on_stage_end(context, stage, names)
+
+    def _choose_executor(
+        self, stage: Stage, learning: dict[str, nn.Parameter], collate: Callable[[int], StepBatch]
+    ) -> Executor:
+        """The fast executor if there is one and, before the stage's first step, it has passed its check."""
+        context, progress, loop = self.context, self.context.progress, self.context.recipe.loop
+        method, precision, device = context.method, context.precision, context.accelerator.device
+        make = fast_executor(method, stage, precision, device, learning) if loop.fast else None
+        if progress.step == 0:  # a resumed stage goes on as it began
+            progress.fast_failed = False
+            difference = None
+            if make is not None and loop.check_fast:
+                difference = fast_path_difference(method, stage, collate(0), make, precision, learning)
+            (progress.fast_failed,) = any_process([difference is not None], device)
+            if progress.fast_failed:
+                context.tracker.say(
+                    f"stage {stage.number} runs on the plain path, because the fast path failed its check: "
+                    f"{difference or 'it differs in another process'}"
+                )
+        return plain_executor(method, stage, precision) if make is None or progress.fast_failed else make()
 
     def _step(
         self,
@@ -178,15 +209,29 @@ class Loop:
         """Log the losses of this step, which must be finite."""
         context = self.context
         values = {name: float(value) for name, value in losses.items()}
-        if any_process(not math.isfinite(values["loss"]), context.accelerator.device):
+        self._check_finite(stage, "loss", values["loss"])
+        rates = {f"lr_{role}": rate * factor for role, rate in stage.learning_rates.items()}
+        context.tracker.log(stage.number, context.progress.step, {**values, **rates})
+
+    def _check_weights(self, stage: Stage, optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+        """See that the last update left finite weights and optimiser states: a loss tells of the update before it.
+
+        Only before they are evaluated or saved, since reading a number makes the GPU wait.
+        """
+        tensors = [tensor for p in parameters for tensor in (p.detach(), *optimizer.state.get(p, {}).values())]
+        # In 32 bits the norm is also infinite with weights above 1e19, which give no finite loss any more.
+        self._check_finite(stage, "norm of the weights", float(nn.utils.get_total_norm(tensors)))
+
+    def _check_finite(self, stage: Stage, what: str, value: float) -> None:
+        """Raise, in every process, if the value is not finite in one of them; the best model so far is saved before."""
+        context = self.context
+        if any(any_process([not math.isfinite(value)], context.accelerator.device)):
             self._write_best()
             context.accelerator.wait_for_everyone()
             raise DiffaugError(
-                f"the loss is not finite (stage {stage.number}, step {context.progress.step}); lower the learning "
+                f"the {what} is not finite (stage {stage.number}, step {context.progress.step}); lower the learning "
                 "rate or set loop.precision=fp32. The best model so far, if there is one, is in best/"
             )
-        rates = {f"lr_{role}": rate * factor for role, rate in stage.learning_rates.items()}
-        context.tracker.log(stage.number, context.progress.step, {**values, **rates})
 
     def _evaluate(self, stage: Stage, last: bool) -> bool:
         """Score the model now; whether the stage ends."""
@@ -213,15 +258,19 @@ class Loop:
         return False
 
     def _keep_if_best(self, stage: int, scores: Scores) -> bool:
+        """Remember the model if it is the best so far, or the last one. An undefined score is never the best."""
         progress, recipe = self.context.progress, self.context.recipe
         last = recipe.loop.select == "last" or (recipe.loop.select == "auto" and recipe.data.dev is None)
-        if not last and progress.best is not None and scores.selection <= progress.best["selection"]:
+        before = None if last else progress.best
+        if not math.isfinite(scores.selection) or (before and scores.selection <= before["selection"]):
             progress.stale += 1
             return False
         progress.stale = 0
         progress.best = {"stage": stage, "step": progress.step, **asdict(scores)}
         if self.context.accelerator.is_main_process:
             self._best_weights = model_weights(self.context.method.encoder)
+        if before is None:
+            self._write_best()  # from the first evaluation on there is a model; later ones wait for a checkpoint
         return True
 
     def _save_is_due(self) -> bool:
@@ -242,11 +291,11 @@ class Loop:
             self._save_best(self._best_weights, self.context.progress.best["values"])
             self._best_weights = None
 
-    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], streams: Streams) -> None:
+    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], samplers: Samplers) -> None:
         context, step = self.context, self.context.progress.step
         count = sum(p.numel() for p in names.values())
         parts = [f"stage {stage.number}: training {count:,} parameters ({', '.join(stage.learning_rates)})"]
-        parts += [f"{name} {len(s.examples):,} in batches of {s.batch_size}" for name, s in streams.items()]
+        parts += [f"{name} {len(s.examples):,} in batches of {s.batch_size}" for name, s in samplers.items()]
         negatives = context.method.negatives_per_anchor(stage)
         if negatives is not None:
             parts.append(f"{negatives} negatives per anchor")
@@ -261,22 +310,22 @@ class Loop:
             )
 
 
-def stage_streams(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> Streams:
+def stage_samplers(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> Samplers:
     """The data of a stage in the order of the recipe's seed, and this process's part of it.
 
     Raises:
         DiffaugError: too few examples for a batch.
     """
     rank, world = accelerator.process_index, accelerator.num_processes
-    streams: Streams = {}
+    samplers: Samplers = {}
     for number, (name, (examples, size)) in enumerate(stage.streams.items()):
         try:
-            streams[name] = stream(examples, size, recipe.seed + number, rank, world)
+            samplers[name] = batch_sampler(examples, size, recipe.seed + number, rank, world)
         except DiffaugError as error:
             unlabelled = name != "nli" and recipe.stage2 is not None and recipe.stage2.objective == "unlabelled"
             source = "data.unlabelled" if unlabelled else "data.nli"
             raise DiffaugError(f"stage {stage.number} cannot run with what is left of {source}: {error}") from error
-    return streams
+    return samplers
 
 
 def _line(stage: Stage, step: int, values: dict[str, float], better: bool) -> str:

@@ -55,7 +55,8 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
         raise DiffaugError(
             f"the run in {folder} cannot go on, since its recipe is none any more ({error}); start in another folder"
         ) from error
-    if changed := _differences(before, recipe.to_dict()):
+    # A plugin may have moved to another folder; no code is imported because a run's folder names it.
+    if changed := _differences({**before, "plugins": recipe.plugins}, recipe.to_dict()):
         raise DiffaugError(
             f"the run in {folder} has another recipe ({'; '.join(changed[:3])}); resume with the same settings, "
             "or start in another folder"

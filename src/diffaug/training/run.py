@@ -1,7 +1,7 @@
 """`train`: from a recipe to a run folder.
 
-A run folder holds `recipe.yaml` (all settings), `metrics.jsonl`, `checkpoints/` (of an unfinished run), `best/` (the
-model) and, when the run has finished, `summary.json`.
+A run folder holds `recipe.yaml` (all settings), `provenance.json` (data, models and versions), `metrics.jsonl`,
+`checkpoints/` (of an unfinished run), `best/` (the model) and, when the run has finished, `summary.json`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from diffaug.config import Recipe, load_recipe, recipe_from_dict
+from diffaug.config.registry import load_plugins
 from diffaug.data.corpus import Corpus
 from diffaug.data.table import InMemoryRows, Source
 from diffaug.embedder import Embedder
+from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file
 from diffaug.hub.card import CARD, model_card
 from diffaug.inference.runner import default_device
 from diffaug.methods import method_class
 from diffaug.models.config import Provenance
-from diffaug.models.io.fetch import model_source
-from diffaug.models.io.saved import save_model
+from diffaug.models.io.fetch import backbone_fingerprints, model_source
+from diffaug.models.io.saved import is_saved_model, save_model
 from diffaug.models.io.start import load_start
+from diffaug.provenance import RunProvenance, device_name
 from diffaug.training.callbacks import FirstStageCache
-from diffaug.training.checkpoint import Checkpoint, checkpoints
+from diffaug.training.checkpoint import last_checkpoint
 from diffaug.training.context import TrainingContext
-from diffaug.training.loop import Loop, stage_streams
+from diffaug.training.inputs import model_fingerprints, resumed_provenance
+from diffaug.training.loop import Loop, stage_samplers
 from diffaug.training.precision import Precision
 from diffaug.training.preflight import claimed
 from diffaug.training.run_cache import RunCache
-from diffaug.training.scoring import Scorer, spearman
+from diffaug.training.scoring import Scorer, final_scores
 from diffaug.training.signals import be_patient, stop_on_signals
 from diffaug.training.trackers import check_trackers, tracked
 from diffaug.training.tracking import Tracker
@@ -77,6 +81,7 @@ def train(
     dev: Source | None = None,
     test: Source | None = None,
     resume: bool = False,
+    force: bool = False,
     quiet: bool = False,
     cache: RunCache | None = None,
 ) -> TrainResult:
@@ -91,6 +96,7 @@ def train(
         dev: likewise.
         test: likewise.
         resume: continue the unfinished run in ``out``, or start it if there is none.
+        force: resume even if data, backbone or tokenizer have changed; `provenance.json` records it.
         quiet: print nothing.
         cache: shared by several runs, which then load data and backbones once.
 
@@ -100,7 +106,10 @@ def train(
     start = time.monotonic()
     if isinstance(recipe, str):
         recipe = load_recipe(recipe)
-    elif not isinstance(recipe, Recipe):
+    elif isinstance(recipe, Recipe):
+        load_plugins(recipe.plugins)
+    else:
+        load_plugins(recipe.get("plugins"))
         recipe = recipe_from_dict(recipe)
     recipe, given = _with_data(recipe, {"nli": nli, "unlabelled": unlabelled, "dev": dev, "test": test})
     check_trackers(recipe.loop.trackers)
@@ -115,7 +124,7 @@ def train(
     if accelerator.num_processes > 1:
         be_patient()  # the launcher may forward a signal that has reached them already
     with claimed(folder, recipe, resume) if accelerator.is_main_process else nullcontext():
-        return _train(recipe, given, folder, accelerator, start, resume=resume, quiet=quiet, cache=cache)
+        return _train(recipe, given, folder, accelerator, start, resume=resume, force=force, quiet=quiet, cache=cache)
 
 
 def _train(
@@ -126,6 +135,7 @@ def _train(
     start: float,
     *,
     resume: bool,
+    force: bool,
     quiet: bool,
     cache: RunCache | None,
 ) -> TrainResult:
@@ -144,7 +154,7 @@ def _train(
     for note in method.notes:
         tracker.say(note)
     for stage in stages:  # fail now, not after stage 1, if there are too few examples for stage 2
-        stage_streams(recipe, stage, accelerator)
+        stage_samplers(recipe, stage, accelerator)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
     dev_pairs, test_pairs = corpus.dev(), corpus.test()
     scorer = Scorer(method, embedder, dev_pairs, corpus.positives(_PROBE_PAIRS), precision)
@@ -153,14 +163,24 @@ def _train(
         provenance = Provenance(recipe.name, recipe.to_dict(), scores)
         save_model(folder / "best", method.encoder, tokenizer, provenance, weights=weights, overwrite=True)
 
-    found = checkpoints(folder / "checkpoints") if resume else []
-    checkpoint = Checkpoint(found[-1]) if found else None
+    fingerprints = backbone_fingerprints if cache is None else cache.fingerprints
+    inputs = RunProvenance.now(device_name(accelerator.device), corpus.files, model_fingerprints(recipe, fingerprints))
+    checkpoint, damaged = last_checkpoint(folder / "checkpoints") if resume else (None, [])
+    for line in damaged:
+        tracker.say(f"{line}; the checkpoint before it is used")
     if checkpoint is not None:
+        inputs = resumed_provenance(folder, inputs, force=force, say=tracker.say)
         tracker.say(f"resuming at stage {checkpoint.progress.stage}, step {checkpoint.progress.step}")
+        if checkpoint.progress.best is not None and not is_saved_model(folder / "best"):
+            raise DiffaugError(
+                f"{folder / 'best'} is missing or damaged, and holds the best model so far; copy it back, or remove "
+                f"{folder / 'checkpoints'} to train from the start"
+            )
     # The first file of the run is written only after model and data have been loaded.
     if accelerator.is_main_process:
         with atomic_file(folder / "recipe.yaml") as temporary:
             temporary.write_text(recipe.to_yaml(), "utf-8")
+        inputs.save(folder)
     accelerator.wait_for_everyone()
     cached = None
     if cache is not None and accelerator.num_processes == 1:  # several would have to find the same file at once
@@ -174,11 +194,11 @@ def _train(
     best = Embedder.from_pretrained(folder / "best", device=accelerator.device)
     accelerator.wait_for_everyone()  # before the main process replaces it below
     scores, before = dict(best.provenance.scores), {}
-    if precision.half is not None and dev_pairs is not None:
-        scores["dev"] = spearman(best, dev_pairs)  # in 32 bits, as a user of the model will get it
-    if test_pairs is not None:
-        scores["test"] = spearman(best, test_pairs)
     scored = {name: pairs for name, pairs in (("dev", dev_pairs), ("test", test_pairs)) if pairs is not None}
+    # In 32 bits, as a user of the model will get it: what training has computed so is not computed again.
+    scores |= final_scores(best, {name: p for name, p in scored.items() if precision.half or name not in scores})
+    for name in scored.keys() - scores:
+        tracker.say(f"the {name} score is undefined: the model gives all pairs the same similarity")
     if stages and scored:  # without training there is no before and after
         before = (cache or RunCache()).untrained_scores(source, scored, accelerator.device)
     result = TrainResult(folder / "best", scores, before, context.progress.stage1_end, time.monotonic() - start)

@@ -13,8 +13,9 @@ from diffaug.data.cache import DataCache
 from diffaug.data.records import ScoredPairs
 from diffaug.embedder import Embedder
 from diffaug.methods.base import Method, Stage
+from diffaug.models.io.fetch import backbone_fingerprints
 from diffaug.models.io.start import Start, load_start
-from diffaug.training.scoring import spearman
+from diffaug.training.scoring import final_scores
 from diffaug.training.stage_cache import CachedStage, first_stage_key
 
 
@@ -46,6 +47,10 @@ class RunCache:
         backbone, finished = copy.deepcopy((backbone, finished))  # together: one holds the other
         return Start(backbone, tokenizer, finished)
 
+    def fingerprints(self, source: str) -> tuple[str, str]:
+        """As `backbone_fingerprints`, computed once."""
+        return self.data.once(("fingerprints", _files(source)), lambda: backbone_fingerprints(source))
+
     def untrained_scores(
         self, source: str, scored: Mapping[str, ScoredPairs], device: torch.device
     ) -> dict[str, float]:
@@ -62,8 +67,7 @@ class RunCache:
         data = tuple((name, tuple(pairs)) for name, pairs in scored.items())
 
         def score() -> dict[str, float]:
-            plain = Embedder.from_pretrained(source, device=device)
-            return {name: spearman(plain, pairs) for name, pairs in scored.items()}
+            return final_scores(Embedder.from_pretrained(source, device=device), scored)
 
         return dict(self.data.once(("untrained", _files(source), data), score))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,16 +35,23 @@ class Scores:
 
 
 def spearman(embedder: Embedder, pairs: ScoredPairs) -> float:
-    """Spearman's correlation, times 100, of the cosines of the pairs with their scores."""
+    """Spearman's correlation, times 100, of the cosines of the pairs with their scores; NaN if either are all equal."""
     return _correlation(embedder.encode([*pairs.first, *pairs.second], show_progress=False), pairs)
+
+
+def final_scores(embedder: Embedder, scored: Mapping[str, ScoredPairs]) -> dict[str, float]:
+    """`spearman` of each set of pairs by name; those for which it is undefined are left out."""
+    found = {name: spearman(embedder, pairs) for name, pairs in scored.items()}
+    return {name: score for name, score in found.items() if not np.isnan(score)}
 
 
 def _correlation(vectors: Vectors, pairs: ScoredPairs) -> float:
     """The same, of unit vectors: those of all first sentences, then those of all second ones."""
     count = len(pairs.scores)
     cosines = np.einsum("ij,ij->i", vectors[:count], vectors[count:])
-    correlation = spearmanr(cosines, pairs.scores).statistic
-    return 100.0 * float(np.nan_to_num(correlation))
+    if np.ptp(cosines) == 0 or np.ptp(pairs.scores) == 0:
+        return float("nan")
+    return 100.0 * float(spearmanr(cosines, pairs.scores).statistic)
 
 
 class _Sentences:
@@ -68,10 +75,19 @@ class _Sentences:
 
     @torch.inference_mode()
     def vectors(self) -> Vectors:
-        """(sentences, width), of length one."""
+        """(sentences, width), of length one.
+
+        Raises:
+            DiffaugError: they are not finite.
+        """
         with self._precision.autocast():
             parts = [self._encoder(rows).float() for rows in self._rows]
         found: Vectors = F.normalize(torch.cat(parts), dim=-1).cpu()[self._order].numpy()
+        if not np.isfinite(found).all():
+            raise DiffaugError(
+                "the model's vectors are not finite; lower the learning rate or set loop.precision=fp32. The best "
+                "model so far, if there is one, is in best/"
+            )
         return found
 
 
@@ -127,7 +143,7 @@ class Scorer:
             alarm: raise if the vectors of different sentences have become alike, unless there are too few to tell.
 
         Raises:
-            DiffaugError: they have.
+            DiffaugError: they have, or vectors are not finite.
         """
         with evaluating(self._method):
             self._method.refresh()

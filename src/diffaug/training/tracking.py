@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from diffaug.files import flush
+from diffaug.files import flush, write_errors
 
 # Seconds between looks at the step and its loss: in a bar on a terminal, in lines of a log, in progress.json.
 _BAR_EVERY = 1.0
@@ -60,27 +61,44 @@ class Tracker:
         self.console = Console(stderr=True, quiet=quiet or not self._main, highlight=False)
 
     def rewind(self, length: int) -> None:
-        """Forget what was written after ``length`` bytes: a resumed run writes it again."""
-        if self._main and self._path.exists():
-            with self._path.open("rb+") as file:
-                file.truncate(length)
-                self._last = {}
-                for line in file:
-                    self._note(*(json.loads(line)[key] for key in ("stage", "step")))
+        """Forget what was written after ``length`` bytes: a resumed run writes it again.
+
+        A line that cannot be read is removed, and a message says so.
+        """
+        if not self._main or not (self._path.exists() or length):
+            return
+        self._last = {}
+        with write_errors(self._path):
+            before = self._path.read_bytes()[:length] if self._path.exists() else b""
+            kept = b"".join(line for line in before.splitlines(keepends=True) if self._is_measurement(line))
+            if len(kept) < length:
+                self.say(f"{self._path} is damaged; the measurements that cannot be read are left out")
+            with self._path.open("rb+" if self._path.exists() else "wb") as file:
+                file.write(kept)
+                file.truncate()
+
+    def _is_measurement(self, line: bytes) -> bool:
+        try:
+            self._note(*(int(json.loads(line)[key]) for key in ("stage", "step")))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
+        return line.endswith(b"\n")
 
     def tell(self) -> int:
         """The metrics file's length, for a checkpoint: that much of it is on disk, even if the power fails."""
         if not self._path.exists():
             return 0
-        flush(self._path)
+        with write_errors(self._path):
+            flush(self._path)
         return self._path.stat().st_size
 
     def log(self, stage: int, step: int, values: Mapping[str, float | int | str]) -> None:
-        """Keep some measurements."""
+        """Keep some measurements. Undefined ones (NaN) are left out: JSON has no such number."""
         if not self._main:
             return
+        values = {name: value for name, value in values.items() if isinstance(value, str) or math.isfinite(value)}
         self._note(stage, step)
-        with self._path.open("a", encoding="utf-8") as file:
+        with write_errors(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"stage": stage, "step": step, **values}) + "\n")
         if self._accelerator.trackers:
             numbers = {f"stage{stage}/{k}": v for k, v in values.items() if isinstance(v, (int, float))}
@@ -127,7 +145,9 @@ class Tracker:
         def write(step: int, loss: float) -> None:
             left = _seconds_left(start, step, total, done)
             values = {"stage": title, "step": step, "steps": total, "loss": loss, "seconds_left": round(left, 1)}
-            if self._main:
+            if not self._main:
+                return
+            with suppress(OSError):  # the run does not need it
                 temporary = path.with_name(".progress.json")
                 temporary.write_text(json.dumps(values), "utf-8")
                 temporary.replace(path)

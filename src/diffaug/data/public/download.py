@@ -6,7 +6,6 @@ beside the target; only a complete file with the right checksum becomes ``NAME``
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import re
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffaug.errors import DiffaugError
+from diffaug.provenance import checksum
 from diffaug.version import __version__
 
 Advance = Callable[[int, int | None], None]
@@ -89,15 +89,6 @@ def download(
 def part_path(target: Path) -> Path:
     """Where unfinished data of a file is: a file, or the working folder of huggingface_hub."""
     return target.with_name(target.name + ".part")
-
-
-def checksum(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _remove(part: Path) -> None:

@@ -20,9 +20,10 @@ from typing import IO
 from diffaug.data.lines import csv_records, read_lines
 from diffaug.data.problems import raise_problem
 from diffaug.data.public.catalogue import DATASETS, PublicDataset, RemoteFile
-from diffaug.data.public.download import Downloaded, DownloadError, checksum, download, part_path
+from diffaug.data.public.download import Downloaded, DownloadError, download, part_path
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file, atomic_folder, exclusive_lock
+from diffaug.provenance import checksum
 
 RECEIPT = "source.json"
 Advance = Callable[[str, int, int | None], None]

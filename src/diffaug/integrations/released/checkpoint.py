@@ -58,7 +58,7 @@ def read_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
     """
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DiffaugError(f"{folder / 'config.json'} cannot be read as JSON ({error})") from error
     if not isinstance(config, dict) or config.get("model_type") not in ("bert", "roberta"):
         family = config.get("model_type") if isinstance(config, dict) else None

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from diffaug.errors import DiffaugError
+from diffaug.files import restore
+from diffaug.provenance import checksum
 
 # The files of a transformers model. Pickles are not downloaded.
 BACKBONE_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.py")
 # With the ONNX export at the top level; variants in subfolders are not needed.
 FILES = (*BACKBONE_FILES, "model.onnx*")
+# The files of a model that decide its vectors; those after the first line are of diffaug and sentence-transformers.
+_MODEL_FILES = (
+    *("config.json", "*.safetensors", "*.safetensors.index.json", "*.py"),
+    *("diffaug.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("[0-9]_*/config.json", "[0-9]_*/*.safetensors"),
+)
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.*", "merges.txt", "*.model"),
+)
 
 
 EMBEDDED_MODEL = Path(__file__).parents[2] / "assets" / "mini"
@@ -32,10 +45,15 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
     Raises:
         DiffaugError: the model was not found; the message says where it was searched.
     """
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+        restore(path)
+        exists = path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, or ~ of a user who does not exist
+        raise DiffaugError(f"the model {source[:100]} cannot be read: {error}"[:300]) from error
     if path.is_dir():
         return path
-    if path.exists():
+    if exists:
         raise DiffaugError(f"{source} is a file; give the folder of a model")
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
         resolved = "" if path.is_absolute() and str(path) == source else f" ({path.absolute()})"
@@ -49,6 +67,29 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
             f"{source} is neither a local folder nor a model that can be downloaded from the hub: "
             f"{_reason(error, revision)}"
         ) from error
+
+
+def backbone_fingerprints(source: str) -> tuple[str, str]:
+    """SHA-256, in hex, of the files of a backbone, and of those of its tokenizer, wherever the folder is.
+
+    Args:
+        source: the backbone's folder or hub name.
+
+    Raises:
+        DiffaugError: the model was not found, or a file cannot be read.
+    """
+    folder = find_folder(source, None, BACKBONE_FILES)
+    return _files_fingerprint(folder, _MODEL_FILES), _files_fingerprint(folder, _TOKENIZER_FILES)
+
+
+def _files_fingerprint(folder: Path, patterns: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    try:
+        for path in sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}):
+            digest.update(f"{path.relative_to(folder).as_posix()} {checksum(path)}\n".encode())
+    except OSError as error:
+        raise DiffaugError(f"{folder} cannot be read: {error.strerror or error}") from error
+    return digest.hexdigest()
 
 
 def _fetch(name: str, revision: str | None, files: list[str]) -> Path:

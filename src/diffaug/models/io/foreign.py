@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from diffaug.errors import DiffaugError
-from diffaug.models.backbone import fill, load_backbone
+from diffaug.models.backbone import fill, load_backbone, loader
 from diffaug.models.config import Activation, DenseConfig, ModelConfig, Pooling
 from diffaug.models.encoder import Encoder
 
@@ -59,6 +59,7 @@ def load_transformers(
     return Encoder(backbone, config).eval(), tokenizer
 
 
+@loader
 def load_sentence_transformers(
     folder: Path, *, trust_remote_code: bool = False
 ) -> tuple[Encoder, PreTrainedTokenizerBase]:

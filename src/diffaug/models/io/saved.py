@@ -19,20 +19,20 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
-from diffaug.models.backbone import build_backbone, fill, load_tokenizer
+from diffaug.models.backbone import build_backbone, fill, load_tokenizer, loader
 from diffaug.models.classifier import Classifier
-from diffaug.models.config import SENTENCE_ENDS, ModelConfig, Provenance
+from diffaug.models.config import SENTENCE_ENDS, VIEW_PARTS, ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.description import read_description
 from diffaug.models.io.st_folder import check_nothing_added, write_st_files
-from diffaug.models.views.build import build_views
+from diffaug.models.views.build import build_views, check_plugin
 from diffaug.models.views.prefix import ReparametrisedPrefix
 from diffaug.version import __version__
 
 FORMAT_VERSION = 3
 DESCRIPTION = "diffaug.json"
 WEIGHTS = "diffaug.safetensors"
-_PARTS = ("backbone", "prefix", "adapter", "lora", "flow", "denoise", "head")
+_PARTS = ("backbone", *VIEW_PARTS, "flow", "denoise", "head")
 _KEYS = {"format_version", "diffaug_version", "backbone", "model", "method", "recipe", "scores"}
 
 
@@ -68,10 +68,7 @@ def save_model(
         raise DiffaugError(f"a '{encoder.backbone.config.model_type}' backbone with remote code cannot be saved")
     state = {name: tensor.cpu() for name, tensor in (weights or model_weights(encoder)).items()}
     with atomic_folder(folder, overwrite=overwrite) as temporary:
-        try:
-            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
-        except SafetensorError as error:  # for example a full disk
-            raise DiffaugError(f"{folder / WEIGHTS} cannot be written: {error}") from error
+        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
         tokenizer.save_pretrained(temporary)
         if classifier is not None:
             classifier.save(temporary)
@@ -80,6 +77,7 @@ def save_model(
         write_st_files(temporary, None if encoder.config.prompt else encoder.config.prompts)
 
 
+@loader
 def load_model(
     folder: Path, *, allow_more_modules: bool = False
 ) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
@@ -91,18 +89,20 @@ def load_model(
             handles them. By default they are an error.
 
     Raises:
-        DiffaugError: a file is missing, truncated or damaged, has a newer format, or weights and description do not
-            match.
+        DiffaugError: a file is missing, truncated or damaged, has a newer format, weights and description do not match,
+            or the plugin of its views is not loaded.
     """
     description = read_description(folder / DESCRIPTION, "a diffaug model", FORMAT_VERSION, _KEYS)
     if not allow_more_modules:
         check_nothing_added(folder)
     try:
         config = ModelConfig.from_dict(_upgraded(description))
+        check_plugin(config)
     except DiffaugError as error:
         raise DiffaugError(f"{folder / DESCRIPTION}: {error}") from error
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
-    for name, tensor in _read_weights(folder / WEIGHTS).items():
+    weights = _read_weights(folder / WEIGHTS)
+    for name, tensor in weights.items():
         part, _, rest = name.partition(".")
         if part not in parts:
             raise DiffaugError(f"{folder / WEIGHTS}: unexpected weight {name!r}")
@@ -133,7 +133,7 @@ def _learned_views(encoder: Encoder) -> dict[str, nn.Module]:
     """The views' module by the name of its kind; empty if no views are saved with the model."""
     if encoder.views is None or encoder.views.config is None:
         return {}
-    kind = next(name for name in ("prefix", "adapter", "lora") if getattr(encoder.config, name) is not None)
+    kind = next(name for name in VIEW_PARTS if getattr(encoder.config, name) is not None)
     return {kind: encoder.views}
 
 

@@ -12,12 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from diffaug.config import Recipe
 from diffaug.errors import DiffaugError
 from diffaug.models.config import AdapterConfig
+from diffaug.models.views.base import view_count
 from diffaug.models.views.hooks import HookedViews, Update, scale_views
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from typing_extensions import Self
 
 
 class Bottleneck(Update):
@@ -57,3 +60,7 @@ class Adapter(HookedViews):
             lambda target: Bottleneck(config.views, target.outputs, config.bottleneck),
         )
         self.config = config
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, backbone: PreTrainedModel) -> Self:
+        return cls(AdapterConfig(view_count(recipe), recipe.views.bottleneck), backbone)

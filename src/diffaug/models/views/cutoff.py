@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from diffaug.config import Recipe
 from diffaug.config.typed import nearest
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import first_position
 from diffaug.models.batch import PackedBatch, PaddedBatch, TokenBatch
 from diffaug.models.embeddings import EmbeddingOutput, reads_positions
 from diffaug.models.views.base import Views
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 AUGMENTATIONS = ("token_cutoff", "feature_cutoff", "element_dropout", "shuffle")
 PLAIN = -1  # the view of a sequence that is not augmented, in a batch with others that are
@@ -64,6 +68,10 @@ class Cutoff(Views):
         # (views + 1, augmentations): the last row belongs to PLAIN, whose index is -1.
         table = [[view.get(name, 0.0) for name in AUGMENTATIONS] for view in (*views, {})]
         self.register_buffer("rates", torch.tensor(table), persistent=False)
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, backbone: PreTrainedModel) -> Self:
+        return cls(backbone, [recipe.views.first, recipe.views.second])
 
     @contextmanager
     def applied(self, batch: TokenBatch) -> Iterator[dict[str, Any]]:

@@ -11,12 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from diffaug.config import Recipe
 from diffaug.errors import DiffaugError
 from diffaug.models.config import LoraConfig
+from diffaug.models.views.base import view_count
 from diffaug.models.views.hooks import HookedViews, Update, scale_views
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from typing_extensions import Self
 
 
 class LowRank(Update):
@@ -50,3 +53,7 @@ class Lora(HookedViews):
             lambda target: LowRank(config.views, target.inputs, target.outputs, config.rank, config.scale),
         )
         self.config = config
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, backbone: PreTrainedModel) -> Self:
+        return cls(LoraConfig(view_count(recipe), recipe.views.bottleneck, recipe.views.scale), backbone)

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from diffaug.models.attention import AttentionShape, PrefixAttention
+from diffaug.config import Recipe
+from diffaug.models.attention import AttentionShape, PrefixAttention, attention_shape
 from diffaug.models.batch import PackedBatch, TokenBatch
 from diffaug.models.config import PrefixConfig
-from diffaug.models.initialise import DEFAULT_STD, init_normal
+from diffaug.models.initialise import DEFAULT_STD, init_normal, initializer_range
 from diffaug.models.packed_attention import PackedAttention
-from diffaug.models.views.base import Views
+from diffaug.models.views.base import Views, view_count
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Prefix(Views):
@@ -93,6 +98,11 @@ class ReparametrisedPrefix(Prefix):
         self.mlp = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, shape.layers * 2 * width))
         self.dropout = nn.Dropout(dropout)
         init_normal(self, std)
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, backbone: PreTrainedModel) -> Self:
+        config = PrefixConfig(view_count(recipe), recipe.views.length)
+        return cls(config, attention_shape(backbone), recipe.views.dropout, initializer_range(backbone))
 
     @property
     def dropout_rate(self) -> float:

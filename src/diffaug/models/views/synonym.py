@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from diffaug.errors import DiffaugError
+from diffaug.models.views.text import TextViews
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class WordNet:
         return self._found[word]
 
 
-class SynonymReplacement:
+class SynonymReplacement(TextViews):
     """Exchanges one word of a sentence for a synonym, the same one at every call.
 
     Words of grammar and capitalised words within a sentence, which are names as a rule, stay. A sentence in which no

@@ -2,7 +2,8 @@
 
 A step on short sentences is a thousand small kernels, and launching them takes longer than running them. Captured once
 as a CUDA graph and replayed, they are launched together. A graph is valid for one batch size. Packed batches have few
-sizes (`diffaug.models.batch`), and a new size is captured when it first occurs.
+sizes (`diffaug.models.batch`), and a new size is captured when it first occurs. All graphs share one memory pool, but
+each has its inputs, its results and the driver's copy of its operations, so their number is limited.
 
 Every replay draws new random numbers and reads the current weights.
 """
@@ -22,6 +23,8 @@ from diffaug.training.execution.half_precision import HalfPrecisionCopies
 
 # Passes before the first capture.
 _WARM_UP = 2
+# Batch sizes whose graphs are kept. Of more, those not used for longest are captured again when they return.
+_MAX_SIZES = 64
 
 
 @dataclass
@@ -81,7 +84,8 @@ class GraphedEncoder:
         """The vectors of the real sequences, without a graph to the encoder."""
         # All graphs share one memory pool: another forward would overwrite what the first one's backward reads.
         assert self._pending is None, "a forward must be followed by a backward"
-        graphs = self._by_size.get(batch.size) or self._capture(batch)
+        graphs = self._by_size.pop(batch.size, None) or self._capture(batch)
+        self._by_size[batch.size] = graphs  # the last is the most recently used
         for name, tensor in batch.tensors().items():
             graphs.inputs.tensors()[name].copy_(tensor, non_blocking=True)
         graphs.forward.replay()
@@ -101,6 +105,9 @@ class GraphedEncoder:
             graphs.backward.replay()
 
     def _capture(self, batch: PackedBatch) -> _Graphs:
+        if len(self._by_size) >= _MAX_SIZES:
+            torch.cuda.synchronize(self._device)  # its last replay may still run
+            del self._by_size[next(iter(self._by_size))]
         # The copies are in 16 bits already: the autocast that the loss is computed under would cast back and forth.
         with torch.autocast(self._device.type, enabled=False):
             return self._captured(batch)
@@ -119,9 +126,7 @@ class GraphedEncoder:
         with self._capturing(backward):
             self._encoder.backward(vectors, gradient)
         torch.cuda.set_rng_state(random_state, self._device)
-        graphs = _Graphs(inputs, vectors.detach(), gradient, forward, backward)
-        self._by_size[batch.size] = graphs
-        return graphs
+        return _Graphs(inputs, vectors.detach(), gradient, forward, backward)
 
     def _warm_up(self, inputs: PackedBatch) -> None:
         """Passes that compile kernels and initialise libraries, which must not happen during a capture.

@@ -1,11 +1,11 @@
-"""Executors run the encoder in the steps of a stage. `choose_executor` chooses one per stage.
+"""Executors run the encoder in the steps of a stage: the plain one, or a faster one where there is one.
 
 A method does not know which one it gets: `Method.losses` calls it with a token batch and gets vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -56,15 +56,15 @@ class PlainExecutor:
         pass
 
 
-def choose_executor(
-    method: Method,
-    stage: Stage,
-    precision: Precision,
-    device: torch.device,
-    learning: Mapping[str, nn.Parameter],
-    fast: bool = True,
-) -> Executor:
-    """The fastest executor for this model, stage and machine.
+def plain_executor(method: Method, stage: Stage, precision: Precision) -> Executor:
+    """The reference: padded batches through `Method.represent`, with a gradient cache if the stage asks for one."""
+    return _autograd_executor(method.represent, stage, precision)
+
+
+def fast_executor(
+    method: Method, stage: Stage, precision: Precision, device: torch.device, learning: Mapping[str, nn.Parameter]
+) -> Callable[[], Executor] | None:
+    """Makes the fastest executor for this model, stage and machine; None if that is the plain one.
 
     Args:
         method: prepared for the stage.
@@ -72,15 +72,23 @@ def choose_executor(
         precision: of the run.
         device: where it runs.
         learning: the parameters that get gradients, by their names in the method.
-        fast: False for the plain executor, or the gradient cache if the stage asks for one.
     """
-    encode: Encode = method.represent
-    if fast:
-        inside = {name: p for name, p in learning.items() if name.startswith(("encoder.backbone.", "encoder.views."))}
-        if device.type == "cuda" and precision.half and stage.gradient_cache is None and inside and can_pack(method):
-            return CudaGraphExecutor(method, inside, precision.half)
-        if device.type == "cpu":
-            encode = fast_cpu_encode(method, packed=can_pack(method))
+    inside = encoder_parameters(learning)
+    if device.type == "cpu":
+        encode = fast_cpu_encode(method, packed=can_pack(method))
+        return lambda: _autograd_executor(encode, stage, precision)
+    half = precision.half
+    if device.type == "cuda" and half and stage.gradient_cache is None and inside and can_pack(method):
+        return lambda: CudaGraphExecutor(method, inside, half)
+    return None
+
+
+def encoder_parameters(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Those of a method's parameters that an executor computes with."""
+    return {name: p for name, p in parameters.items() if name.startswith(("encoder.backbone.", "encoder.views."))}
+
+
+def _autograd_executor(encode: Encode, stage: Stage, precision: Precision) -> Executor:
     if stage.gradient_cache is not None:
         return GradientCache(encode, stage.gradient_cache, precision.autocast)
     return PlainExecutor(encode)

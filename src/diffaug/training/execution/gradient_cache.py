@@ -15,6 +15,7 @@ from torch import Tensor
 
 from diffaug.methods.base import Encode, StepBatch
 from diffaug.models.batch import PaddedBatch
+from diffaug.training.random_state import random_state, same_random_state, set_random_state
 
 
 class GradientCache:
@@ -30,7 +31,7 @@ class GradientCache:
         self._encode = encode
         self._chunk = chunk
         self._autocast = autocast
-        self._calls: list[tuple[PaddedBatch, Tensor, list[tuple[Tensor, Tensor | None]]]] = []
+        self._calls: list[tuple[PaddedBatch, Tensor, list[dict[str, Tensor]]]] = []
 
     def prepare(self, batch: StepBatch) -> StepBatch:
         return batch
@@ -40,7 +41,7 @@ class GradientCache:
         states, parts = [], []
         with torch.no_grad():
             for start in range(0, len(tokens), self._chunk):
-                states.append(_random_state(tokens.input_ids.device))
+                states.append(random_state(tokens.input_ids.device))
                 parts.append(self._encode(tokens.slice(start, start + self._chunk)))
         vectors = torch.cat(parts).requires_grad_()
         self._calls.append((tokens, vectors, states))
@@ -50,22 +51,12 @@ class GradientCache:
         """Pass the gradient of the vectors on to the encoder."""
         for tokens, vectors, states in self._calls:
             assert vectors.grad is not None, "call the loss's backward first"
-            after = _random_state(tokens.input_ids.device)
-            for i, state in enumerate(states):
-                start = i * self._chunk
-                _set_random_state(tokens.input_ids.device, state)
-                with self._autocast():
-                    again = self._encode(tokens.slice(start, start + self._chunk))
-                torch.autograd.backward(again, vectors.grad[start : start + self._chunk].to(again.dtype))
-            _set_random_state(tokens.input_ids.device, after)
+            device = tokens.input_ids.device
+            with same_random_state(device):
+                for i, state in enumerate(states):
+                    start = i * self._chunk
+                    set_random_state(device, state)
+                    with self._autocast():
+                        again = self._encode(tokens.slice(start, start + self._chunk))
+                    torch.autograd.backward(again, vectors.grad[start : start + self._chunk].to(again.dtype))
         self._calls.clear()
-
-
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
-def _set_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1], device)
