@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from diffaug.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from diffaug.adaptation.run import AdaptResult as AdaptResult
+    from diffaug.adaptation.forecast import Forecast as Forecast
+    from diffaug.adaptation.forecast import forecast as forecast
+    from diffaug.adaptation.result import AdaptResult as AdaptResult
     from diffaug.adaptation.run import adapt as adapt
     from diffaug.config import load_recipe as load_recipe
     from diffaug.config.registry import load_plugin as load_plugin
@@ -31,6 +33,7 @@ __all__ = [
     "AdaptResult",
     "DiffaugError",
     "Embedder",
+    "Forecast",
     "Method",
     "TaskResult",
     "TextViews",
@@ -38,6 +41,7 @@ __all__ = [
     "Views",
     "adapt",
     "evaluate",
+    "forecast",
     "load_plugin",
     "load_recipe",
     "mine_hard_negatives",
@@ -49,7 +53,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AdaptResult": "diffaug.adaptation.run",
+    "AdaptResult": "diffaug.adaptation.result",
+    "Forecast": "diffaug.adaptation.forecast",
+    "forecast": "diffaug.adaptation.forecast",
     "adapt": "diffaug.adaptation.run",
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",

@@ -1,5 +1,7 @@
 """Adapt a finished embedding model to a user's own labels, if that helps."""
 
-from diffaug.adaptation.run import AdaptResult, adapt
+from diffaug.adaptation.forecast import Forecast, forecast
+from diffaug.adaptation.result import AdaptResult
+from diffaug.adaptation.run import adapt
 
-__all__ = ["AdaptResult", "adapt"]
+__all__ = ["AdaptResult", "Forecast", "adapt", "forecast"]

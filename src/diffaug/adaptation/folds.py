@@ -25,9 +25,9 @@ def split_folds(labelled: Labelled, folds: int, seed: int) -> list[Indices]:
     Returns:
         The indices of each fold's rows, in order.
     """
-    groups = _groups([[_normal(text) for text in row] for row in zip(*labelled.texts(), strict=True)])
+    groups = _groups([[normal(text) for text in row] for row in zip(*labelled.texts(), strict=True)])
     if max(map(len, groups)) > len(labelled) / folds:
-        groups = _groups([[repr(sorted(map(_normal, row)))] for row in zip(*labelled.texts(), strict=True)])
+        groups = _groups([[repr(sorted(map(normal, row)))] for row in zip(*labelled.texts(), strict=True)])
     strata = _strata(labelled)
     rng = np.random.default_rng([seed, folds])
     order = sorted(rng.permutation(len(groups)), key=lambda i: -len(groups[i]))
@@ -43,15 +43,17 @@ def split_folds(labelled: Labelled, folds: int, seed: int) -> list[Indices]:
 
 
 def nested_subset(labelled: Labelled, share: float, seed: int) -> Indices:
-    """A random part of the rows, with at least two of each class; smaller parts of one seed lie within larger ones."""
+    """A random part of the rows; smaller parts of one seed lie within larger ones.
+
+    It has the same share of every class, label or band of scores, and at least one row of each.
+    """
     rng = np.random.default_rng([seed, len(labelled)])
     order = rng.permutation(len(labelled))
     by_stratum: dict[Hashable, list[int]] = defaultdict(list)
     strata = _strata(labelled)
     for row in order:
         by_stratum[strata[row]].append(int(row))
-    least = 2 if isinstance(labelled, Classes) else 1
-    chosen = [row for rows in by_stratum.values() for row in rows[: max(least, round(share * len(rows)))]]
+    chosen = [row for rows in by_stratum.values() for row in rows[: max(1, round(share * len(rows)))]]
     return np.sort(np.array(chosen, np.int64))
 
 
@@ -66,7 +68,8 @@ def _strata(labelled: Labelled) -> Sequence[Hashable]:
     return [0] * len(labelled)
 
 
-def _normal(text: str) -> str:
+def normal(text: str) -> str:
+    """A sentence without differences in case and spaces."""
     return " ".join(text.casefold().split())
 
 

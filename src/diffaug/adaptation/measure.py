@@ -76,16 +76,36 @@ def fit_classifier(encode: Encode, train: Classes, text: Sequence[str] | None = 
     vectors = encode(train.sentences)
     if not text:
         return Classifier.fit(vectors, train.classes)
-    names = sorted(set(train.classes))
-    place = {name: i for i, name in enumerate(names)}
-    unlabelled = encode(text)
-    shares = spread_labels(vectors, np.array([place[name] for name in train.classes]), unlabelled, len(names))
+    names, shares = spread_classes(encode, train, text)
     return Classifier.fit(
-        np.concatenate([vectors, unlabelled]),
+        np.concatenate([vectors, encode(text)]),
         [*train.classes, *(names[i] for i in shares.argmax(1))],
         c=10.0,
         weights=np.concatenate([np.full(len(vectors), _LABELLED_WEIGHT), shares.max(1)]),
     )
+
+
+def pseudo_labelled(encode: Encode, train: Classes, text: Sequence[str], seed: int) -> Classes:
+    """The labelled sentences, and unlabelled ones with the class that spreads to them.
+
+    An unlabelled sentence is taken with a probability of the square of its class's share, so that mostly those are
+    taken whose class is sure.
+    """
+    names, shares = spread_classes(encode, train, text)
+    taken = np.random.default_rng(seed).random(len(text)) < shares.max(1) ** 2
+    best = shares.argmax(1)
+    found = [(text[int(i)], names[int(best[i])]) for i in np.flatnonzero(taken)]
+    return Classes(
+        [*train.sentences, *(sentence for sentence, _ in found)], [*train.classes, *(name for _, name in found)]
+    )
+
+
+def spread_classes(encode: Encode, train: Classes, text: Sequence[str]) -> tuple[list[str], Array]:
+    """The names of the classes, and the share of each in the label of every unlabelled sentence."""
+    names = sorted(set(train.classes))
+    place = {name: i for i, name in enumerate(names)}
+    targets = np.array([place[name] for name in train.classes])
+    return names, spread_labels(encode(train.sentences), targets, encode(text), len(names))
 
 
 def _cosines(encode: Encode, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
