@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from diffaug.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from diffaug.adaptation.forecast import Forecast as Forecast
-    from diffaug.adaptation.forecast import forecast as forecast
+    from diffaug.adaptation.forecasts import Forecast as Forecast
+    from diffaug.adaptation.forecasts import forecast as forecast
     from diffaug.adaptation.result import AdaptResult as AdaptResult
     from diffaug.adaptation.run import adapt as adapt
     from diffaug.config import load_recipe as load_recipe
@@ -54,8 +54,8 @@ __all__ = [
 
 _HOMES = {
     "AdaptResult": "diffaug.adaptation.result",
-    "Forecast": "diffaug.adaptation.forecast",
-    "forecast": "diffaug.adaptation.forecast",
+    "Forecast": "diffaug.adaptation.forecasts",
+    "forecast": "diffaug.adaptation.forecasts",
     "adapt": "diffaug.adaptation.run",
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_smaller_subsets_lie_within_larger_ones() -> None:
     labelled = Classes([f"sentence {i}" for i in range(40)], [f"class {i % 4}" for i in range(40)])
     subsets = [nested_subset(labelled, share, seed=3) for share in (0.01, 0.25, 0.5, 1.0)]
     assert [len(rows) for rows in subsets] == [4, 8, 20, 40]  # 2.5 rows of a class are 2
-    for small, large in zip(subsets, subsets[1:], strict=False):
+    for small, large in pairwise(subsets):
         assert set(small) < set(large)
     assert len({labelled.classes[i] for i in subsets[0]}) == 4
     assert set(nested_subset(labelled, 0.5, seed=4)) != set(subsets[2])

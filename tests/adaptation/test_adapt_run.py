@@ -145,7 +145,7 @@ def test_another_model_is_refused_by_name(
     monkeypatch.setattr(run, "compare_all", fail)
     with pytest.raises(KeyboardInterrupt):
         adapt(tiny_bert, scored(), tmp_path / "out", only=[])
-    with pytest.raises(DiffaugError, match="model was .*, is "):
+    with pytest.raises(DiffaugError, match=r"model was .*, is "):
         adapt(tiny_roberta, scored(), tmp_path / "out", only=[])
 
 

@@ -19,7 +19,7 @@ from diffaug.data.table import Source
 from diffaug.errors import DiffaugError
 from diffaug.provenance import record_reads
 
-_FEWEST = 20
+_FEWEST, _FEWEST_OF_A_KIND = 20, 5
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,6 @@ class Inputs:
         """The rows that are held out in each fold; one empty fold if dev labels decide."""
         if self.held is not None:
             return [np.array([], np.int64)]
-        if isinstance(self.labelled, Classes):
-            # Each class needs a sentence to learn from in every fold.
-            folds = min(folds, min(Counter(self.labelled.classes).values()))
         return split_folds(self.labelled, folds, seed)
 
     def parts(self, rows: Indices) -> tuple[Labelled, Labelled]:
@@ -62,7 +59,7 @@ class Inputs:
 
 def most_text(on_gpu: bool) -> int:
     """How many unlabelled sentences are used."""
-    return 100_000 if on_gpu else 10_000
+    return 20_000 if on_gpu else 10_000
 
 
 def read_inputs(
@@ -119,8 +116,12 @@ def _read(source: Source, columns: Columns | None, what: str) -> Labelled:
     if isinstance(labelled, ScoredPairs):
         labelled.check_they_rank(what)
     elif isinstance(labelled, LabelledPairs):
-        if len(set(labelled.binary())) < 2:
-            raise DiffaugError(f"{what} have one kind of pairs only; both same and different pairs are needed")
+        same = sum(labelled.binary())
+        if min(same, len(labelled) - same) < _FEWEST_OF_A_KIND:
+            raise DiffaugError(
+                f"{what} have {same} pairs that are the same and {len(labelled) - same} that differ; at least "
+                f"{_FEWEST_OF_A_KIND} of each are needed"
+            )
         relations = [label.value for label in labelled.labels]
         _check_consistent(zip(labelled.premises, labelled.hypotheses, strict=True), relations, what)
     elif isinstance(labelled, Triplets):

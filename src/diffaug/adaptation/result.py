@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from diffaug.adaptation.candidates import UNTOUCHED
-from diffaug.adaptation.forecast import Forecast
+from diffaug.adaptation.forecasts import Forecast
 from diffaug.adaptation.measure import Outcomes, statistic
 from diffaug.data.records import Classes, Labelled
 from diffaug.evaluation.statistics import Comparison, Statistic, bootstrap, clean_numbers, compare
@@ -133,6 +133,7 @@ def compare_all(labelled: Labelled, outcomes: Mapping[str, tuple[Sequence[Outcom
             continue
         # A small fold may have resamples in which a score is undefined: they say nothing.
         known = ~np.isnan(resampled - first)
+        known |= ~known.any()
         pair = (resampled[known], first[known])
         rows.append(
             Row(name, score.value(), compare("held out", (score.value(), rows[0].score), pair, _CONFIDENCE), seconds)

@@ -13,7 +13,7 @@ from typing import Any
 
 from diffaug.adaptation.candidates import Candidate, candidates, named
 from diffaug.adaptation.folds import Indices
-from diffaug.adaptation.forecast import Forecast, forecast_candidate
+from diffaug.adaptation.forecasts import Forecast, forecast_candidate
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
 from diffaug.adaptation.measure import Outcomes, measure_name, statistic
 from diffaug.adaptation.result import AdaptResult, Row, choose, compare_all, verdict
@@ -77,7 +77,7 @@ def adapt(
     inputs = read_inputs(labels, text, dev, columns, most_text(on_gpu), seed, report)
     tried = named(only, candidates(inputs, start.encoder, on_gpu))
     used = RunProvenance.now(device_name(start.device), inputs.files, {"model": start.fingerprint()})
-    request = {"folds": folds, "seed": seed, "more": more, "only": only and list(only), "data": inputs.digest()}
+    request = {"folds": folds, "seed": seed, "only": only and list(only), "data": inputs.digest()}
     with _claimed(folder, request, used):
         trials = Trials(folder / _WORK, name, start, inputs.text, seed)
         splits = inputs.splits(folds, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ Floats = NDArray[np.float64]
 
 _SHARES, _DRAWS = (0.25, 0.5, 0.75, 1.0), 5
 _TRAINED_SHARES, _TRAINED_DRAWS = (0.34, 0.67, 1.0), 1
+_SPREADING_DRAWS = 2
 _FOLDS, _TRAINED_FOLDS = 5, 3
 _EXPONENTS = np.geomspace(0.1, 2.0, 25)
 # Scores over numbers of labels mostly follow exponents around 0.5; few points alone do not determine it.
@@ -140,7 +142,15 @@ def forecast_candidate(
     if candidate.name == UNTOUCHED and not isinstance(inputs.labelled, Classes):
         raise DiffaugError(f"the model {UNTOUCHED} does not learn from {inputs.labelled.kind}; name another candidate")
     shares, draws = (_TRAINED_SHARES, _TRAINED_DRAWS) if candidate.trains else (_SHARES, _DRAWS)
+    if candidate.spreads:
+        draws = min(draws, _SPREADING_DRAWS)  # its classifier learns from all unlabelled text
     if candidate.trains:
+        if isinstance(inputs.labelled, Classes) and Counter(inputs.labelled.classes).most_common(2)[1][1] < 12:
+            # Of these, a third of a fold's labels has two sentences to learn from in at least two classes.
+            raise DiffaugError(
+                f"a forecast of {candidate.name} needs two classes with 12 sentences; name a candidate that does not "
+                "train the encoder"
+            )
         report(f"{candidate.name} is trained {len(shares) * draws * len(splits)} times")
     sizes = np.zeros(len(shares))
     values = np.zeros((draws, len(shares), 1 + _RESAMPLES))
