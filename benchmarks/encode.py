@@ -137,7 +137,7 @@ def measure_gpu(sentences: list[str], rounds: int, place: Path) -> dict[str, Any
     from transformers import AutoTokenizer
 
     from diffaug import Embedder
-    from diffaug.embedder import EMBEDDED_MODEL
+    from diffaug.models.io.fetch import EMBEDDED_MODEL
 
     random_backbone("base").save_pretrained(place)
     AutoTokenizer.from_pretrained(EMBEDDED_MODEL).save_pretrained(place)

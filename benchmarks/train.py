@@ -35,11 +35,11 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from diffaug.config import load_recipe
 from diffaug.data.read import read_nli
 from diffaug.data.sampling import Batch
-from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.losses.contrastive import info_nce
 from diffaug.methods import method_class
 from diffaug.methods.base import Stage, StepBatch
 from diffaug.methods.twostage import TwoStage
+from diffaug.models.io.fetch import EMBEDDED_MODEL
 from diffaug.training.execution.executor import fast_executor, plain_executor
 from diffaug.training.optimizer import build_optimizer, trainable
 from diffaug.training.precision import Precision

@@ -29,8 +29,8 @@ from diffaug import train
 from diffaug.config import load_recipe
 from diffaug.data.read import read_nli, read_scored_pairs
 from diffaug.data.records import Triplets
-from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.inference.runner import default_device
+from diffaug.models.io.fetch import EMBEDDED_MODEL
 from diffaug.training.precision import Precision
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

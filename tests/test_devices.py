@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from diffaug import embedder as module
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.inference import encode as module
 from diffaug.inference.runner import Runner, TorchRunner, run_parallel
 from diffaug.models.backbone import load_backbone
 from diffaug.models.config import AdapterConfig, LoraConfig, ModelConfig, PrefixConfig

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from diffaug import embedder as module
 from diffaug.embedder import Embedder, Hit
 from diffaug.errors import DiffaugError
+from diffaug.inference import encode as module
+from diffaug.inference import search as search_module
 from diffaug.models.batch import PaddedBatch
 
 
@@ -286,7 +287,7 @@ def test_search_by_brute_force(shared: Embedder, sentences: list[str], monkeypat
     corpus = many(200)
     vectors = shared.encode(corpus)
     for block in (1 << 24, 300, 1):  # all queries at a time, one, and one though it does not fit
-        monkeypatch.setattr(module, "_SEARCH_BLOCK", block)
+        monkeypatch.setattr(search_module, "_BLOCK", block)
         found = shared.search(corpus, sentences, 7)
         assert len(found) == len(sentences)
         for hits, query in zip(found, shared.encode(sentences), strict=True):
@@ -301,7 +302,7 @@ def test_search_with_ties(shared: Embedder, k: int) -> None:
     corpus[np.arange(60), np.random.default_rng(0).integers(0, 4, 60)] = 1
     query = np.zeros((1, 32), dtype=np.float32)
     query[0, :3] = [0.5, 0.25, 0.25]
-    hits = shared._search(corpus, query, k)[0]
+    hits = search_module.exact_search(corpus, query, k)[0]
     assert [hit.index for hit in hits] == brute_force(corpus, query[0], k)
 
 
@@ -312,7 +313,7 @@ def test_repeated_documents_are_found_in_their_order(shared: Embedder) -> None:
         for width in (32, 384, 768):
             document, query = (random.normal(size=(1, width)).astype(np.float32) for _ in range(2))
             for k in (1, 3, n - 1, n):
-                hits = shared._search(np.repeat(document, n, axis=0), query, k)[0]
+                hits = search_module.exact_search(np.repeat(document, n, axis=0), query, k)[0]
                 assert [hit.index for hit in hits] == list(range(k))
                 assert len({hit.score for hit in hits}) == 1
 
@@ -449,3 +450,15 @@ def test_pooling_and_template_are_for_plain_models(tiny_bert: Path, embedder: Em
         Embedder.from_pretrained(tmp_path / "saved", pooling="cls")
     with pytest.raises(DiffaugError, match="unknown pooling 'max'; choose one of cls, mean"):
         Embedder.from_pretrained(tiny_bert, pooling="max")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_search_with_damaged_vectors_is_an_error(value: float) -> None:
+    embedder = Embedder.from_pretrained(device="cpu")
+    vectors = embedder.encode(["a dog", "a cat", "rain"])
+    vectors[1, 7] = value
+    for k in (1, 2, 3):
+        with pytest.raises(
+            DiffaugError, match="1 of 3 similarities to the query are NaN or infinite, the first to entry 1"
+        ):
+            embedder.search(vectors, "a dog", k=k)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from diffaug import files
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, atomic_folder, exclusive_lock, restore, sweep
+from diffaug.files import atomic_file, atomic_folder, check_output, exclusive_lock, restore, sweep
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -49,23 +49,83 @@ def test_folder_is_not_overwritten_unasked(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"old": "", "old/a": "1"}
 
 
-@pytest.mark.parametrize("old", ["folder", "file", "link"])
+@pytest.mark.parametrize("old", ["folder", "file"])
 def test_folder_replaces_what_was_there(tmp_path: Path, old: str) -> None:
     target = tmp_path / "target"
     if old == "file":
         target.write_text("old")
-    elif old == "folder":
+    else:
         target.mkdir()
         (target / "gone").write_text("old")
-    else:
-        (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "elsewhere" / "kept").write_text("old")
-        target.symlink_to(tmp_path / "elsewhere")
     with atomic_folder(target, overwrite=True) as temporary:
         (temporary / "a").write_text("new")
-    kept = {"elsewhere": "", "elsewhere/kept": "old"} if old == "link" else {}
-    assert tree(tmp_path) == {**kept, "target": "", "target/a": "new"}
-    assert not target.is_symlink()
+    assert tree(tmp_path) == {"target": "", "target/a": "new"}
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_links_are_followed(tmp_path: Path, dangling: bool) -> None:
+    if not dangling:
+        (tmp_path / "file").write_text("old")
+        (tmp_path / "folder").mkdir()
+    for name in ("file", "folder"):
+        (tmp_path / f"to {name}").symlink_to(tmp_path / name)
+    with atomic_file(tmp_path / "to file") as temporary:
+        temporary.write_text("new")
+    with atomic_folder(tmp_path / "to folder", overwrite=True) as temporary:
+        (temporary / "a").write_text("new")
+    assert (tmp_path / "to file").is_symlink()
+    assert (tmp_path / "to folder").is_symlink()
+    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "a").read_text() == "new"
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def test_devices_and_pipes_are_refused(pipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev/null")
+    for path, kind in ((pipe, "pipe"), (tmp_path / "link", "device"), (Path("/dev/null"), "device")):
+        with pytest.raises(DiffaugError, match=f"is a {kind}, not a file"):
+            check_output(path)
+        with pytest.raises(DiffaugError, match=f"is a {kind}, not a file"), atomic_file(path):
+            pytest.fail("the block must not run")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(DiffaugError, match="is a folder, not a file"), atomic_file(tmp_path):
+        pytest.fail("the block must not run")
+
+
+def test_an_output_is_no_input(tmp_path: Path) -> None:
+    source, folder = tmp_path / "in.txt", tmp_path / "data"
+    source.write_text("1")
+    folder.mkdir()
+    (folder / "file").write_text("1")
+    (tmp_path / "link").symlink_to(source)
+    os.link(source, tmp_path / "hard link")
+    refused = (source, tmp_path / "link", tmp_path / "hard link", folder, folder / "file", tmp_path)
+    for path in refused:
+        with pytest.raises(DiffaugError, match=r"would overwrite .*, which the command reads"):
+            check_output(path, [source, folder])
+    with pytest.raises(DiffaugError, match="cannot be written: File name too long"):
+        check_output(tmp_path / ("a" * 300), [source])
+    for path in (tmp_path / "new", folder / "new", tmp_path / "in" / "new"):
+        check_output(path, [source, folder, None, "bert-base-uncased", "hub:a/b"])
+
+
+@pytest.mark.parametrize(
+    "files", [["diffaug.json"], ["config.json", "model.safetensors"], ["modules.json", "pytorch_model.bin"]]
+)
+def test_an_output_is_not_in_the_folder_of_a_model(tmp_path: Path, files: list[str]) -> None:
+    model = tmp_path / "model"
+    (model / "below").mkdir(parents=True)
+    check_output(model / "out.npy")
+    for name in files:
+        (model / name).touch()
+    for path in (model / "out.npy", model / "below" / "out.npy"):
+        with pytest.raises(DiffaugError, match="the folder of a model"):
+            check_output(path)
+    check_output(tmp_path / "out.npy")
 
 
 @pytest.mark.parametrize("error", [ValueError("bug"), KeyboardInterrupt()])

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import tarfile
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 from diffaug import Embedder, load_recipe, train
 from diffaug.cli import app
+from diffaug.experiments import executor
 
 
 @pytest.fixture
@@ -44,7 +46,10 @@ def test_an_interrupted_run_resumes_to_the_same_model(before: Path) -> None:
     assert scores[0] == pytest.approx(scores[1], abs=0.05)
 
 
-def test_a_grid_continues_with_the_cell_that_is_missing(before: Path) -> None:
+def test_a_grid_continues_with_the_cell_that_is_missing(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import diffaug.experiments.worker  # noqa: F401 - the worker inherits what is imported
+
+    monkeypatch.setattr(executor, "_PROCESSES", multiprocessing.get_context("fork"))
     kept = {path: path.stat().st_mtime_ns for path in before.glob("grid/cells/*/result.json")}
     assert len(kept) == 5
     command = (

@@ -239,7 +239,7 @@ def test_a_loss_gets_the_vectors_and_its_options(recipe_run: Callable[..., Any])
     losses = method.losses(stage, batch, method.represent)
     width = method.encoder.width
     assert seen == [(torch.Size([8, width]), torch.Size([8, width]), None, 0.3, 0.5)]
-    assert float(losses["contrastive"]) == 0.5
+    assert losses["contrastive"].item() == 0.5
     with pytest.raises(DiffaugError, match=r"stage2.loss_options does not fit margin of test_plugins: .*'margn'"):
         recipe_run("simcse-unsup", "stage2.loss=margin", "stage2.loss_options={margn: 0.5}")
 

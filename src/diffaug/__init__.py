@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from diffaug.errors import DiffaugError as DiffaugError
     from diffaug.evaluation import evaluate as evaluate
     from diffaug.evaluation.tasks import TaskResult as TaskResult
+    from diffaug.inference.index import Index as Index
+    from diffaug.inference.stored import StoredVectors as StoredVectors
     from diffaug.methods.base import Method as Method
     from diffaug.methods.twostage import TwoStage as TwoStage
     from diffaug.mining import mine_hard_negatives as mine_hard_negatives
@@ -34,7 +36,9 @@ __all__ = [
     "DiffaugError",
     "Embedder",
     "Forecast",
+    "Index",
     "Method",
+    "StoredVectors",
     "TaskResult",
     "TextViews",
     "TwoStage",
@@ -59,6 +63,8 @@ _HOMES = {
     "adapt": "diffaug.adaptation.run",
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
+    "Index": "diffaug.inference.index",
+    "StoredVectors": "diffaug.inference.stored",
     "Method": "diffaug.methods.base",
     "TaskResult": "diffaug.evaluation.tasks",
     "TextViews": "diffaug.models.views.text",

@@ -5,45 +5,31 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import IO, Any, Literal, get_args, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from diffaug.data.problems import OnBad
 from diffaug.errors import DiffaugError
+from diffaug.inference.encode import encode_texts, length_batches
+from diffaug.inference.encode_files import EncodedFiles, Model, encode_files
 from diffaug.inference.onnx_runner import is_onnx_export, load_onnx
-from diffaug.inference.runner import Runner, TorchRunner, Vectors, run_parallel
+from diffaug.inference.quantize import Precision
+from diffaug.inference.runner import Runner, TorchRunner, Vectors
+from diffaug.inference.search import Hit, VectorStore, exact_search
 from diffaug.models.classifier import Classifier, ClassifierKind
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
-from diffaug.models.io.fetch import EMBEDDED_MODEL, find_folder
+from diffaug.models.io.fetch import find_folder
 from diffaug.models.io.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
 from diffaug.models.io.saved import is_saved_model, load_model, save_model
 from diffaug.models.io.start import refuse_run_folder
 from diffaug.progress import progress_bar
 
-# Sentences that are tokenised and sorted by length at a time: enough that most batches need no padding, few enough that
-# the tokens need little memory.
-_WINDOW = 16_384
-# Tokens per batch if the caller gives no batch size. On a CPU the activations should fit its cache; on a GPU a batch
-# should be large enough to use all cores.
-_TOKEN_BUDGET = {"cpu": 2_048, "cuda": 65_536, "mps": 16_384}
-# Similarities in memory at a time during a search.
-_SEARCH_BLOCK = 1 << 24
-
 Backend = Literal["torch", "onnx"]
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A search result: the index in the corpus and the cosine similarity to the query."""
-
-    index: int
-    score: float
 
 
 class Embedder:
@@ -71,6 +57,8 @@ class Embedder:
         self.provenance = provenance or Provenance()
         self.collator = self.runner.collator(tokenizer)
         self.classifier: Classifier | None = None
+        self.name: str | None = None
+        """The path or hub name that the model was loaded from."""
         self._warned_truncated = False
 
     @classmethod
@@ -89,7 +77,7 @@ class Embedder:
 
         Args:
             name_or_path: a folder saved by diffaug, sentence-transformers or transformers, an ONNX export, or a name
-                on the hub; default: the small encoder included in the package.
+                on the hub; default: ``embedded``, the small encoder included in the package.
             pooling: pooling of a plain transformers model, which does not define it (default ``mean``, or ``mask``
                 with a template).
             template: template of a plain transformers model, with ``{}`` and ``[MASK]``.
@@ -102,7 +90,7 @@ class Embedder:
         Raises:
             DiffaugError: the model cannot be loaded completely; the message gives the reason.
         """
-        source = str(EMBEDDED_MODEL if name_or_path is None else name_or_path)
+        source = "embedded" if name_or_path is None else str(name_or_path)
         folder = find_folder(source, revision)
         refuse_run_folder(source, folder)
         onnx = is_onnx_export(folder)
@@ -111,19 +99,23 @@ class Embedder:
             if pooling is not None or template is not None:
                 raise DiffaugError(f"{source} has its own pooling and template; leave out pooling and template")
             if onnx:
-                return cls(*load_onnx(folder), device=device)
-            if is_saved_model(folder):
+                embedder = cls(*load_onnx(folder), device=device)
+            elif is_saved_model(folder):
                 embedder = cls(*load_model(folder), device=device)
                 embedder.classifier = Classifier.load(folder, embedder.width)
-                return embedder
-            return cls(*load_sentence_transformers(folder, trust_remote_code=trust_remote_code), device=device)
-        config = ModelConfig(
-            pooling=pooling or ("mean" if template is None else "mask"),
-            template=template,
-            final_stop=template is not None,
-        )
-        plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
-        return cls(*plain, device=device)
+            else:
+                loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code)
+                embedder = cls(*loaded, device=device)
+        else:
+            config = ModelConfig(
+                pooling=pooling or ("mean" if template is None else "mask"),
+                template=template,
+                final_stop=template is not None,
+            )
+            plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
+            embedder = cls(*plain, device=device)
+        embedder.name = source
+        return embedder
 
     def __repr__(self) -> str:
         limit = self.collator.max_length
@@ -187,46 +179,80 @@ class Embedder:
             return self.encode(
                 [sentences], batch_size, normalize=normalize, show_progress=False, device=device, devices=devices
             )[0]
-        if batch_size is not None and batch_size < 1:
-            raise DiffaugError(f"batch_size must be at least 1, got {batch_size}")
         runners = self._runners(device, devices)
         texts = sentences if isinstance(sentences, list) else list(sentences)
-        first = _first_occurrences(texts)
-        distinct = np.flatnonzero(first == np.arange(len(first)))
-        vectors = np.empty((len(texts), self.width), dtype=np.float32)
-        truncated = 0
-
-        def batches() -> Iterator[tuple[NDArray[np.int64], list[list[int]]]]:
-            """Indices in ``texts``, and the token ids of these sentences."""
-            nonlocal truncated
-            for start in range(0, len(distinct), _WINDOW):
-                window = distinct[start : start + _WINDOW]
-                ids, too_long = self.collator.ids([texts[i] for i in window])
-                truncated += too_long
-                lengths = [len(row) for row in ids]
-                for batch in self.batches(lengths, batch_size, [runner.device for runner in runners]):
-                    yield window[batch], [ids[i] for i in batch]
-
-        with progress_bar("embedding", len(distinct), show_progress) as advance:
-
-            def embed(runner: Runner, batch: tuple[NDArray[np.int64], list[list[int]]]) -> None:
-                indices, ids = batch
-                found = runner(self.collator.rows(ids))
-                vectors[indices] = _unit(found) if normalize else found
-                advance(len(indices))
-
-            run_parallel(batches(), runners, embed)
-        repeated = np.flatnonzero(first != np.arange(len(first)))
-        for block in np.array_split(repeated, len(repeated) // _WINDOW + 1):
-            vectors[block] = vectors[first[block]]
+        with progress_bar("embedding", len(texts), show_progress) as advance:
+            vectors, truncated = encode_texts(
+                texts, self.collator, runners, batch_size, normalize=normalize, advance=advance
+            )
         if truncated and not self._warned_truncated:
             self._warned_truncated = True
             warnings.warn(
-                f"{truncated:,} of {len(distinct):,} distinct sentences were truncated to {self.collator.max_length} "
+                f"{truncated:,} of {len(set(texts)):,} distinct sentences were truncated to {self.collator.max_length} "
                 "tokens (this warning is shown once)",
                 stacklevel=2,
             )
         return vectors
+
+    def encode_files(
+        self,
+        sources: str | Path | Sequence[str | Path],
+        out: str | Path | IO[bytes],
+        *,
+        columns: Mapping[str, str | int] | None = None,
+        keep: Sequence[str] | None = None,
+        on_bad: OnBad = "error",
+        precision: Precision = "float32",
+        normalize: bool = True,
+        batch_size: int | None = None,
+        shard_size: int | None = None,
+        devices: Sequence[str | torch.device] | None = None,
+        workers: int | None = None,
+        overwrite: bool = False,
+        show_progress: bool | None = None,
+    ) -> EncodedFiles:
+        """Encode files of any size with constant memory, shard by shard.
+
+        If an earlier call with the same arguments was interrupted, this one continues after its last finished shard.
+        The shards are the same, byte by byte, as without the interruption.
+
+        Args:
+            sources: text with one sentence per line, or .csv, .tsv, .jsonl or .parquet files, also compressed (.gz,
+                .xz); folders and globs of them; ``-`` is standard input.
+            out: a folder for Parquet shards with a manifest; a .npy, .jsonl or .parquet file; or a binary stream for
+                JSON lines. A .parquet file cannot be continued, only a folder, .npy and .jsonl.
+            columns: ``{"sentence": NAME}``, where the column is not called ``sentence`` or ``text``.
+            keep: the other columns to carry along; default: all.
+            on_bad: ``"error"``, ``"skip"``, or a function that is called for each bad row.
+            precision: ``float32``, ``float16``, ``int8`` or ``binary``. The last two keep directions, not lengths.
+            normalize: scale the vectors to length 1.
+            batch_size: as for `encode`.
+            shard_size: rows per shard; default 32,768.
+            devices: several devices, as for `encode`; with ``workers``, the devices of the processes.
+            workers: encode in this many processes, each with its own model, by default on all GPUs in turn.
+            overwrite: start again instead of continuing.
+            show_progress: show a bar or, in a log, a line a minute on standard error; default: for long work.
+
+        Raises:
+            DiffaugError: an input cannot be read, or the output is in use, belongs to another model or cannot be
+                written.
+        """
+        return encode_files(
+            Model(self.runner, self.collator, self.name),
+            sources,
+            out,
+            columns=columns,
+            keep=keep,
+            on_bad=on_bad,
+            precision=precision,
+            normalize=normalize,
+            batch_size=batch_size,
+            shard_size=shard_size,
+            devices=devices,
+            workers=workers,
+            overwrite=overwrite,
+            show_progress=show_progress,
+        )
 
     def similarity(self, a: str | Iterable[str], b: str | Iterable[str]) -> Any:
         """Cosine similarities of sentences.
@@ -238,30 +264,39 @@ class Embedder:
         return float(cosines) if np.ndim(cosines) == 0 else cosines
 
     @overload
-    def search(self, corpus: Iterable[str] | Vectors, queries: str, k: int = ...) -> list[Hit]: ...  # type: ignore[overload-overlap]
+    def search(self, corpus: Iterable[str] | Vectors | VectorStore, queries: str, k: int = ...) -> list[Hit]: ...  # type: ignore[overload-overlap]
     @overload
-    def search(self, corpus: Iterable[str] | Vectors, queries: Iterable[str], k: int = ...) -> list[list[Hit]]: ...
+    def search(
+        self, corpus: Iterable[str] | Vectors | VectorStore, queries: Iterable[str], k: int = ...
+    ) -> list[list[Hit]]: ...
 
     def search(
-        self, corpus: Iterable[str] | Vectors, queries: str | Iterable[str], k: int = 10
+        self, corpus: Iterable[str] | Vectors | VectorStore, queries: str | Iterable[str], k: int = 10
     ) -> list[Hit] | list[list[Hit]]:
         """The ``k`` entries of a corpus most similar to each query, best first; ties are in corpus order.
 
         Args:
-            corpus: sentences, or their vectors from an earlier `encode`, which are not normalised again.
+            corpus: sentences, their vectors from an earlier `encode`, which are not normalised again, an `Index`, or
+                `StoredVectors` from an earlier `encode_files`.
             queries: one query or several.
             k: number of results; fewer are returned if the corpus is smaller.
+
+        Raises:
+            DiffaugError: ``k`` or the shape of the vectors is wrong, the vectors are those of another model, or one is
+                not finite.
         """
-        if k < 1:
-            raise DiffaugError(f"k must be at least 1, got {k}")
+        if isinstance(corpus, VectorStore):
+            corpus.vectors.require_model(self.fingerprint(), self.name, corpus.name)
+            found = corpus.search(self.encode([queries] if isinstance(queries, str) else queries), k)
+            return found[0] if isinstance(queries, str) else found
         if isinstance(corpus, str):
             raise DiffaugError("corpus must be a list of sentences, got a single string")
         documents = corpus if isinstance(corpus, np.ndarray) else self.encode(corpus)
         if documents.ndim != 2 or documents.shape[1] != self.width:
             raise DiffaugError(f"corpus vectors must have the shape (n, {self.width}), got {documents.shape}")
         if isinstance(queries, str):
-            return self._search(documents, self.encode([queries]), k)[0]
-        return self._search(documents, self.encode(queries), k)
+            return exact_search(documents, self.encode([queries]), k)[0]
+        return exact_search(documents, self.encode(queries), k)
 
     def fit_classifier(
         self, sentences: Iterable[str], classes: Sequence[str], kind: ClassifierKind = "logistic", c: float = 16.0
@@ -362,28 +397,7 @@ class Embedder:
             batch_size: as for `encode`.
             devices: devices that the batches are for; default: the model's device.
         """
-        devices = devices or [self.device]
-        around = len(self.collator.template)
-        budget = min(_TOKEN_BUDGET.get(device.type, _TOKEN_BUDGET["cpu"]) for device in devices)
-        if len(devices) > 1:
-            # At least two batches per device, so that all are used until the end.
-            budget = min(budget, (sum(lengths) + around * len(lengths)) // (2 * len(devices)))
-        batch: list[int] = []
-        for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-            if batch:
-                width = lengths[batch[0]] + around
-                if batch_size is None:
-                    # If the batch is at least half full, a new length starts a new batch, which avoids padding.
-                    room = budget if lengths[i] == lengths[batch[0]] else budget // 2
-                    full = (len(batch) + 1) * width > room
-                else:
-                    full = len(batch) == batch_size
-                if full:
-                    yield batch
-                    batch = []
-            batch.append(i)
-        if batch:
-            yield batch
+        return length_batches(lengths, len(self.collator.template), devices or [self.device], batch_size)
 
     def _runners(self, device: str | torch.device | None, devices: Sequence[str | torch.device] | None) -> list[Runner]:
         """The runner of this model, or copies of it on several devices."""
@@ -397,35 +411,6 @@ class Embedder:
             self.runner.move(device)
         return [self.runner]
 
-    @staticmethod
-    def _search(documents: Vectors, queries: Vectors, k: int) -> list[list[Hit]]:
-        found: list[list[Hit]] = []
-        step = max(1, _SEARCH_BLOCK // max(1, len(documents)))
-        for start in range(0, len(queries), step):
-            block = queries[start : start + step]
-            for query, scores in zip(block, block @ documents.T, strict=True):
-                candidates = np.arange(len(documents))
-                if k < len(documents):
-                    # Rounding in a matrix product depends on the position, so equal documents may differ slightly.
-                    near = np.partition(scores, -k)[-k] - 1e-6 * max(1.0, np.abs(scores).max())
-                    candidates = np.flatnonzero(scores >= near)
-                # In double precision equal documents have equal scores, so that ties are in corpus order.
-                exact = np.einsum("ij,j->i", documents[candidates], query, dtype=np.float64).astype(np.float32)
-                best = np.argsort(-exact, kind="stable")[:k]
-                found.append([Hit(int(candidates[i]), float(exact[i])) for i in best])
-        return found
-
-
-def _first_occurrences(texts: list[str]) -> NDArray[np.int64]:
-    """For each text, the index of the first equal text."""
-    seen: dict[str, int] = {}
-    first = np.empty(len(texts), dtype=np.int64)
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DiffaugError(f"sentence {i} must be a string, got {type(text).__name__}: {text!r:.80}")
-        first[i] = seen.setdefault(text, i)
-    return first
-
 
 def _check_backend(source: str, backend: Backend | None, onnx: bool) -> None:
     if backend not in (None, *get_args(Backend)):
@@ -436,9 +421,3 @@ def _check_backend(source: str, backend: Backend | None, onnx: bool) -> None:
         )
     if backend == "onnx" and not onnx:
         raise DiffaugError(f"{source} is not an ONNX export; create one: diffaug export --to onnx {source} FOLDER")
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    """Scale vectors to length 1; zero vectors stay zero."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(lengths, 1e-12)

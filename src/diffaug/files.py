@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,8 @@ _MARK = "diffaug-"
 # Names made by `_create_unique`, and those of replaced folders.
 _TEMPORARY = re.compile(rf"\..+\.{_MARK}[0-9a-f]{{8}}(\.[^.]+)?")
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+# Files with the weights of a model.
+_WEIGHTS = {".safetensors", ".bin", ".onnx"}
 # Errors of file systems that have no locks.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -31,11 +33,12 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder; when the block succeeds, flush it to disk and rename it to ``target``.
 
-    If several processes replace the same folder at the same time, the last one wins.
+    If several processes replace the same folder at the same time, the last one wins. Links are followed.
 
     Raises:
         DiffaugError: ``target`` exists and ``overwrite`` is off, or it cannot be written.
     """
+    target = _resolved(target)
     restore(target)
     exists = f"{target} exists already; choose another path or allow it to be overwritten"
     if target.exists() and not overwrite:
@@ -70,6 +73,7 @@ def restore(target: Path) -> None:
 
     Another process may be between these renames now; it then replaces what was restored.
     """
+    target = _resolved(target)
     # Older versions made names without the mark.
     retired = re.compile(rf"\.{re.escape(target.name)}\.({_MARK})?[0-9a-f]{{8}}{re.escape(_RETIRED)}")
     with suppress(OSError):  # no such folder, or one that must not be changed
@@ -91,7 +95,16 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def atomic_file(target: Path) -> Iterator[Path]:
-    """Yield a temporary path; when the block succeeds, flush the file to disk and rename it to ``target``."""
+    """Yield a temporary path; when the block succeeds, flush the file to disk and rename it to ``target``.
+
+    Links are followed: the link stays, and the file that it names is replaced.
+
+    Raises:
+        DiffaugError: ``target`` cannot be written, or is a device, a pipe or a folder.
+    """
+    target = _resolved(target)
+    if target.exists() and not target.is_file():
+        raise DiffaugError(f"{target} is a {_kind(target)}, not a file; choose another path")
     with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Keep the suffix: some writers choose the format by it.
@@ -108,6 +121,63 @@ def atomic_file(target: Path) -> Iterator[Path]:
             flush(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_file(target) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
+def check_output(target: Path, inputs: Iterable[str | Path | None] = ()) -> None:
+    """Check that a command may write a file or folder. Every command that writes calls this before it computes.
+
+    Args:
+        target: what is to be written; it may exist.
+        inputs: files and folders that the command reads; names that are no paths, and None, are ignored.
+
+    Raises:
+        DiffaugError: ``target`` is one of the inputs (also through a link), contains one, or is a file in one; it is a
+            device; it is in the folder of a model; or it cannot be written.
+    """
+    with write_errors(target):
+        _check_output(target, inputs)
+
+
+def _check_output(target: Path, inputs: Iterable[str | Path | None]) -> None:
+    resolved = _resolved(target)
+    for read in inputs:
+        if read is None or not (source := _resolved(Path(read))).exists():
+            continue
+        # A hard link is the same file under another name.
+        same = resolved.exists() and resolved.samefile(source)
+        if same or resolved in source.parents or (source in resolved.parents and resolved.is_file()):
+            raise DiffaugError(f"{target} would overwrite {read}, which the command reads; choose another path")
+    if resolved.exists() and not (resolved.is_file() or resolved.is_dir()):
+        raise DiffaugError(f"{target} is a {_kind(resolved)}, not a file; choose another path")
+    if (model := next((folder for folder in resolved.parents if _is_model(folder)), None)) is not None:
+        raise DiffaugError(f"{target} is in {model}, the folder of a model; choose a path outside of it")
+    existing = next(path for path in (resolved, *resolved.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        raise DiffaugError(f"{target} cannot be written: there is no permission to write to {existing}")
+
+
+def _is_model(folder: Path) -> bool:
+    if (folder / "diffaug.json").is_file():
+        return True
+    described = any((folder / name).is_file() for name in ("config.json", "modules.json"))
+    return described and any(path.suffix in _WEIGHTS for path in folder.iterdir())
+
+
+def _resolved(path: Path) -> Path:
+    """The absolute path without links. ``Path.resolve`` raises for a link that leads to itself."""
+    with suppress(RuntimeError):  # ~ of a user who does not exist
+        path = path.expanduser()
+    return Path(os.path.realpath(path))
+
+
+def _kind(path: Path) -> str:
+    return "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device"
 
 
 @contextmanager

@@ -51,15 +51,14 @@ def test_public_data(tmp_path: Path) -> None:
     assert "wiki1m" in listed
     assert "275,601" in listed
     assert "senteval     missing" in data("status", "--to", tmp_path).output
-    for name, rows in (("train_5500.label", 5452), ("TREC_10.label", 500)):
-        (tmp_path / name).write_text("NUM:x how many ?\n" * rows)
-    folder = tmp_path / "data"
-    assert "trec is in" in data("get", "trec", "--to", folder, "--from", tmp_path).output
-    assert "trec         ready" in data("status", "--to", folder).output
-    (folder / "trec" / "TREC_10.label").write_text("NUM:x\n")
+    mine, folder = tmp_path / "AllNLI.tsv.gz", tmp_path / "data"
+    mine.write_text("some pairs")
+    assert "allnli-pairs is in" in data("get", "allnli-pairs", "--to", folder, "--from", mine).output
+    assert "allnli-pairs ready" in data("status", "--to", folder).output
+    (folder / "allnli-pairs" / "AllNLI.tsv.gz").write_text("other pairs")
     result = data("status", "--to", folder)
     assert result.exit_code == 1
-    assert "trec         damaged: " in result.output
+    assert "allnli-pairs damaged: " in result.output
     assert "--from needs exactly one name" in str(data("get", "trec", "mrpc", "--from", tmp_path).exception)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_encode_to_npy(run: Run, text: Path, tmp_path: Path, expected: np.ndarra
     vectors = np.load(tmp_path / "v.npy", allow_pickle=False)
     assert vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, expected)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentences.txt", "v.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentences.txt", "v.npy", "v.npy.manifest"]
 
 
 def test_encode_to_parquet(run: Run, text: Path, tmp_path: Path, expected: np.ndarray) -> None:
@@ -142,9 +143,14 @@ def test_line_ends_and_byte_order_marks_do_not_matter(run: Run) -> None:
 def test_what_is_not_utf8_is_shown_by_line(run: Run, tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "t.txt").write_bytes(content)
     result = run("encode", tmp_path / "t.txt", "-o", tmp_path / "v.npy")
-    assert result == (2, "", f"error: {tmp_path / 't.txt'}{message}\n")
-    assert not (tmp_path / "v.npy").exists()
-    assert f"error: -{message}\n" in run("encode", stdin=content).err
+    skip = (
+        ""
+        if "UTF-16" in message
+        else "; fix the line, or skip such lines with --on-bad skip (in Python: on_bad='skip')"
+    )
+    assert result == (2, "", f"error: {tmp_path / 't.txt'}{message}{skip}\n")
+    assert os.listdir(tmp_path) == ["t.txt"]
+    assert f"error: -{message}{skip}\n" in run("encode", stdin=content).err
 
 
 def test_of_a_table_one_column_is_embedded(run: Run, tmp_path: Path, tiny_bert: Path) -> None:
@@ -177,12 +183,18 @@ def test_lines_have_no_columns(run: Run, text: Path) -> None:
 
 
 def test_mistakes_are_one_sentence(run: Run, text: Path, tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere"
+    nowhere, empty = tmp_path / "nowhere", tmp_path / "empty"
+    empty.mkdir()
     for arguments, message in (
         (["encode", nowhere], f"{nowhere} cannot be read: No such file or directory"),
-        (["encode", tmp_path], f"{tmp_path} cannot be read: Is a directory"),
-        (["encode", text, "-o", "v.txt"], "--out must end in .npy, .parquet or .jsonl, got v.txt"),
-        (["encode", text, "-o", "v"], "--out must end in .npy, .parquet or .jsonl, got v"),
+        (["encode", empty], f"the folder {empty} has no .txt, .csv, .tsv, .jsonl or .parquet files"),
+        (["encode", tmp_path / "*.csv"], f"no file matches {tmp_path / '*.csv'}"),
+        (["encode", text, "-o", "v.txt"], "--out must end in .npy, .parquet or .jsonl, or be a folder"),
+        (["encode", text, "-o", text], "--out must end in .npy, .parquet or .jsonl, or be a folder"),
+        (["encode", tmp_path, "-o", tmp_path / "v"], f"v is inside the input folder {tmp_path}"),
+        (["encode", text, "--workers", "0"], "workers must be at least 1"),
+        (["search", text], "give what to search in and at least one query"),
+        (["search", text, "dog", "--hybrid"], "--filter and --hybrid need --index"),
         (["encode", text, "-o", text / "v.npy"], "v.npy cannot be written: "),
         (["encode", text, "--batch-size", "0"], "batch_size must be at least 1"),
         (["encode", text, "--device", "nonsense"], "cannot run on the device 'nonsense'"),
@@ -265,3 +277,94 @@ def test_output_is_utf8_whatever_the_locale(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="ascii"))
     assert run("encode", stdin="é\n".encode()).code == 0
     assert json.loads(out.getvalue().decode("utf-8"))["sentence"] == "é"
+
+
+def table(path: Path) -> Path:
+    path.write_text("id,text\n1,Tea is hot\n2,\n3,Tea is hot\n4,A dog runs\n", "utf-8")
+    return path
+
+
+def test_bad_rows_are_skipped(run: Run, tmp_path: Path) -> None:
+    tickets, out = table(tmp_path / "t.csv"), tmp_path / "v.npy"
+    for command in (["encode", tickets, "-o", out], ["search", tickets, "tea"]):
+        result = run(*command)
+        assert "line 3: column 'text' is empty; fix the line, or skip such lines with --on-bad skip" in result.err
+    assert not out.exists()
+    assert run("encode", tickets, "-o", out, "--on-bad", "skip").code == 0
+    assert np.load(out).shape == (3, 32)
+    (tmp_path / "t.txt").write_bytes(b"A dog\n\xff\nA cat\n")
+    assert run("encode", tmp_path / "t.txt", "-o", out, "--on-bad", "skip").code == 0
+    assert np.load(out).shape == (2, 32)
+
+
+@pytest.mark.parametrize("given", ["file", "stored", "index"])
+def test_search_shows_columns_and_duplicates_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    pytest.importorskip("lancedb")
+    tickets = table(tmp_path / "t.csv")
+    corpus: list[str | Path] = [tickets, "--on-bad", "skip"]
+    if given != "file":
+        assert run("encode", tickets, "-o", tmp_path / "v", "--on-bad", "skip").code == 0
+        corpus = [tmp_path / "v"]
+        tickets.unlink()
+    if given == "index":
+        built = run("index", "build", tmp_path / "v", "--out", tmp_path / "i", model=None)
+        assert built.err == f"3 documents -> {tmp_path / 'i'}; search is exact\n"
+        corpus = ["--index", tmp_path / "i"]
+    # The model of the vectors is used unless another one is named.
+    own = {} if given == "file" else {"model": None}
+    hits = run("search", *corpus, "tea is hot", "-k", "3", **own).out.splitlines()
+    assert [hit[9:] for hit in hits] == ["id=1  Tea is hot", "id=3  Tea is hot", "id=4  A dog runs"]
+    records = run("search", *corpus, "tea is hot", "-k", "2", "--unique", "--json", **own).out.splitlines()
+    assert [json.loads(record)["columns"]["id"] for record in records] == ["1", "4"]
+    if given != "file":
+        embedded = run("search", *corpus, "tea", model="embedded")
+        assert "cannot be combined with those of embedded" in embedded.err
+        assert "--column and --keep do not apply" in run("search", *corpus, "tea", "--keep", "id").err
+
+
+def test_index_commands(run: Run, tmp_path: Path, tiny_bert: Path) -> None:
+    pytest.importorskip("lancedb")
+    tickets, index = table(tmp_path / "t.csv"), tmp_path / "i"
+    # The first argument is the subcommand; the option comes after it.
+    options = ["--on-bad", "skip", "--model", tiny_bert]
+    assert run("index", "build", tickets, "-o", index, *options, model=None).code == 0
+    tickets.write_text("id,text\n5,Coffee is hot\n", "utf-8")
+    added = run("index", "add", index, tickets, model=None)
+    assert added.err == f"1 documents added, now 4 -> {index}; search is exact\n"
+    found = run("search", "--index", index, "hot", "--filter", "id = '5'", "--hybrid", model=None)
+    assert found.out.endswith("id=5  Coffee is hot\n")
+    assert found.out.count("\n") == 1
+    assert "exists already" in run("index", "build", tickets, "-o", index, model=None).err
+    assert sorted(os.listdir(tmp_path)) == ["i", "t.csv"]
+
+
+def test_ctrl_c_says_how_to_go_on(run: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from diffaug.inference.outputs import FolderOutput
+
+    commit, calls = FolderOutput.commit, []
+
+    def interrupted(self: FolderOutput, written: object) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        commit(self, written)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FolderOutput, "commit", interrupted)
+    command = ["encode", text, "-o", tmp_path / "v", "--shard-size", "2"]
+    result = run(*command)
+    assert (result.code, result.err) == (
+        130,
+        "interrupted: 2 sentences in 1 finished shards are stored; the same command goes on from there\n",
+    )
+    assert run(*command).err == f"5 vectors of width 32 -> {tmp_path / 'v'} (2 of them earlier)\n"
+
+
+def test_encode_reads_globs_and_folders(run: Run, tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt", "c.csv"):
+        (tmp_path / name).write_text("text\nA dog.\n")
+    assert "4 vectors" in run("encode", tmp_path / "*.txt", "-o", tmp_path / "v.npy").err
+    assert np.load(tmp_path / "v.npy").shape == (4, 32)
+    assert run("encode", tmp_path / "a.txt", tmp_path / "b.txt", "-o", tmp_path / "w.npy").code == 0
+    assert np.load(tmp_path / "w.npy").shape == (4, 32)

@@ -211,7 +211,7 @@ def test_check(tmp_path: Path) -> None:
         "1 anchors repeat an earlier one",
         "2 positives repeat an earlier one; in one batch they are negatives of each other",
         "1 positives equal their anchor",
-        f"--set data.nli={path}   stage 2 of simcse-sup and promptbert-sup, and of diffaug-sup with stage1=null",
+        f"--set data.nli={path}   stage 1 and stage 2 of adapt-diffaug, simcse-sup and other supervised recipes",
     ):
         assert words in text
     path = table(tmp_path, "title,body")

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 import threading
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,8 +21,9 @@ import pytest
 
 from diffaug.data.public import store
 from diffaug.data.public.catalogue import DATASETS, PublicDataset, RemoteFile
-from diffaug.data.public.download import DownloadError, download
+from diffaug.data.public.download import DownloadError, _opener, _StayEncrypted, _TransferError, download
 from diffaug.errors import DiffaugError
+from diffaug.evaluation.folder import DataFolder
 from diffaug.evaluation.protocol import STS, TRANSFER
 
 CONTENT = b"".join(b"sentence number %d\n" % i for i in range(20_000))
@@ -371,21 +373,120 @@ def test_an_archive_without_the_expected_file(server: Server, tmp_path: Path) ->
         store.get(one_file(server, unpack="STS/a", rows=None), tmp_path)
 
 
+def good_and_bad(server: Server, folder: Path, **more: object) -> PublicDataset:
+    """A data set that is there, of which the server now has something else."""
+    server.files["/file.txt"] = zip_of({"STS/a": b"good\n"})
+    source = one_file(server, **{"unpack": "STS/a", "rows": None, **more})
+    store.get(source, folder)
+    return source
+
+
+def encrypted_zip() -> bytes:
+    """`zipfile` cannot encrypt; the flag in both headers is what a reader sees first."""
+    content = bytearray(zip_of({"STS/a": b"secret"}))
+    content[6] |= 1
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
+
+
+def zip_with_link() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        link = zipfile.ZipInfo("STS/a")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (zip_of({"b": b"2"}), r"has no STS/a"),
+        (tar_of({"b": b"2"}), r"has no STS/a"),
+        (b"<html>moved</html>", "cannot be unpacked"),
+        (encrypted_zip(), r"is encrypted; unpack it with its password"),
+        (zip_with_link(), r"has no STS/a"),
+        (zip_of({"STS/a": b"1", "..\\evil": b"1"}), "outside its folder"),
+        (zip_of({"STS/a": b"1", "C:\\evil": b"1"}), "outside its folder"),
+        (zip_of({"STS/a": bytes(3 << 20)}), "more than 0 GB"),
+        (tar_of({"STS/a": bytes(3 << 20)}), "more than 0 GB"),
+        (zip_of({f"STS/{i}": b"1" for i in range(40)}), "more than 20 files"),
+    ],
+)
+@pytest.mark.parametrize("way", ["local", "download"])
+def test_a_wrong_archive_replaces_nothing(
+    content: bytes, error: str, way: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = good_and_bad(server, tmp_path / "data")
+    monkeypatch.setattr(store, "_MAX_UNPACKED", 2 << 20)
+    monkeypatch.setattr(store, "_MAX_FILES", 20)
+    wrong = tmp_path / "wrong.zip"
+    wrong.write_bytes(content)
+    server.files["/file.txt"] = content
+    with pytest.raises(DiffaugError, match=error):
+        store.get(source, tmp_path / "data", local=wrong if way == "local" else None, again=True)
+    assert (tmp_path / "data" / "some" / "STS" / "a").read_bytes() == b"good\n"
+    assert store.status(source, tmp_path / "data").state == "ready"
+    assert wrong.read_bytes() == content
+
+
+@pytest.mark.parametrize("way", ["local", "download"])
+def test_a_wrong_file_replaces_nothing(way: str, server: Server, tmp_path: Path) -> None:
+    source = one_file(server)
+    store.get(source, tmp_path / "data")
+    wrong = tmp_path / "wrong.txt"
+    wrong.write_bytes(CONTENT[:-22])
+    server.files["/file.txt"] = wrong.read_bytes()
+    with pytest.raises(DiffaugError, match="expected 20,000 rows, got 19,999"):
+        store.get(source, tmp_path / "data", local=wrong if way == "local" else None, again=True)
+    assert (tmp_path / "data" / "some" / "file.txt").read_bytes() == CONTENT
+    assert store.status(source, tmp_path / "data").state == "ready"
+
+
+def test_unpacked_files_are_checked_again(server: Server, tmp_path: Path) -> None:
+    source = good_and_bad(server, tmp_path)
+    path = tmp_path / "some" / "STS" / "a"
+    assert DataFolder([tmp_path]).lines(path) == ["good"]
+    path.write_bytes(b"changed\n")
+    assert store.status(source, tmp_path).state == "damaged"
+    with pytest.raises(DiffaugError, match="has changed since it was downloaded"):
+        DataFolder([tmp_path]).lines(path)
+    store.get(source, tmp_path)
+    assert path.read_bytes() == b"good\n", "damaged data is downloaded again"
+    # A receipt of an earlier version has the checksum of the archive alone.
+    receipt = json.loads((tmp_path / "some" / store.RECEIPT).read_text())
+    del receipt["files"][0]["unpacked"]
+    (tmp_path / "some" / store.RECEIPT).write_text(json.dumps(receipt))
+    assert store.status(source, tmp_path).state == "ready"
+    assert DataFolder([tmp_path]).lines(path) == ["good"]
+
+
+@pytest.mark.parametrize(("start", "end", "allowed"), [("https", "http", False), ("https", "https", True)])
+def test_a_redirection_stays_encrypted(start: str, end: str, allowed: bool) -> None:
+    request = urllib.request.Request(f"{start}://example.org/a")
+    handler = next(handler for handler in _opener().handlers if isinstance(handler, _StayEncrypted))
+    arguments = request, None, 302, "Found", {}, f"{end}://example.org/b"
+    if allowed:
+        assert handler.redirect_request(*arguments).full_url == f"{end}://example.org/b"
+    else:
+        with pytest.raises(_TransferError, match="not encrypted"):
+            handler.redirect_request(*arguments)
+
+
 def test_rows_of_csv_are_records(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
+    path = tmp_path / "x"
     path.write_text('a,b\n"one\ntwo",3\n4,5')
-    assert store.count_rows(path, header=True) == 2
-    path.rename(tmp_path / "x.txt")
-    assert store.count_rows(tmp_path / "x.txt", header=False) == 4
+    assert store.count_rows(path, header=True, csv=True) == 2
+    assert store.count_rows(path, header=False, csv=False) == 4
 
 
 def test_the_catalogue_is_consistent() -> None:
     assert len({source.name for source in DATASETS}) == len(DATASETS)
     for source in DATASETS:
-        assert source.page.startswith("http")
+        assert source.page.startswith("https://")
         for file in source.files:
             assert file.urls
-            assert all(url.startswith(("http", "hf://datasets/")) for url in file.urls)
+            assert all(url.startswith(("https://", "hf://datasets/")) for url in file.urls)
             assert file.sha256 is None or len(file.sha256) == 64
             assert not (file.unpack and file.rows)
     rows = {file.name: file.rows for source in DATASETS for file in source.files}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import datasets
 import pytest
 
+from diffaug.data.check import check
 from diffaug.data.labels import Label
 from diffaug.data.problems import ProblemCount
 from diffaug.data.read import read_labelled_pairs, read_nli, read_scored_pairs, read_sentences, read_triplets
@@ -229,3 +231,39 @@ def test_errors_after_the_inspected_rows(tmp_path: Path) -> None:
     with pytest.raises(DiffaugError, match=r"a\.tsv, line 501: the score 'not a score' is not a number"):
         read_scored_pairs(path)
     assert read_scored_pairs(path, on_bad="skip").scores == [i % 6 for i in range(500)]
+
+
+@pytest.mark.parametrize(
+    ("column", "labels", "binary", "guess"),
+    [
+        ("label", [0, 1], [0, 1], True),
+        ("label", [0, 1, -1], [1, 0], False),  # SNLI on the hub without contradictions: 0 is entailment, 1 neutral
+        ("label", [0, 1, "-"], [1, 0], False),
+        ("label", [0, 1, 2], [1, 0, 0], False),
+        ("is_entailment", [0, 1], [0, 1], False),
+        ("label", ["entailment", "neutral"], [1, 0], False),
+        ("label", [True, False], [1, 0], False),
+    ],
+)
+def test_the_meaning_of_two_labels_is_read_or_said_to_be_a_guess(
+    column: str, labels: list[object], binary: list[int], guess: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"premise": f"a {i}", "hypothesis": f"b {i}", column: label} for i, label in enumerate(labels)]
+    assert read_labelled_pairs(rows, {"label": column}).binary() == binary
+    said = "the labels 0 and 1 are read 0 as not_entailment and 1 as entailment, which is a guess" in caplog.text
+    assert said == guess
+    caplog.clear()
+    names = {0: "entailment", 1: "neutral", 2: "contradiction"}
+    if guess:
+        assert "--set data.label_names.0=entailment" in str(check(rows, {"label": column}))
+        assert read_labelled_pairs(rows, labels=names).binary() == [1, 0]
+        assert "guess" not in caplog.text
+
+
+def test_a_parquet_file_of_datasets_says_what_its_labels_mean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    meaning = datasets.ClassLabel(names=["entailment", "neutral", "contradiction"])
+    rows = [{"premise": "a", "hypothesis": "b", "label": 0}, {"premise": "a", "hypothesis": "c", "label": 1}]
+    datasets.Dataset.from_list(rows).cast_column("label", meaning).to_parquet(tmp_path / "snli.parquet")
+    pairs = read_labelled_pairs(tmp_path / "snli.parquet")
+    assert [label.value for label in pairs.labels] == ["entailment", "neutral"]
+    assert "guess" not in caplog.text

@@ -12,11 +12,12 @@ import types
 from pathlib import Path
 
 import datasets
+import huggingface_hub
 import pytest
 
 from diffaug.data.problems import Problem, raise_problem
 from diffaug.data.read import read_labelled_pairs, read_scored_pairs, read_sentences, read_triplets
-from diffaug.data.table import hub_parts, open_table
+from diffaug.data.table import hub_parts, open_table, pin_revision
 from diffaug.errors import DiffaugError
 
 # What files of sentences really hold: quotes, separators, line separators that are not line ends, other scripts.
@@ -231,20 +232,45 @@ def test_hub_labels_are_read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"premise": "a", "hypothesis": "b", "label": 0}, {"premise": "a", "hypothesis": "c", "label": 1}]
     asked: list[tuple[object, ...]] = []
 
-    def load_dataset(name: str, config: str | None, split: str) -> datasets.Dataset:
-        asked.append((name, config, split))
+    def load_dataset(name: str, config: str | None, split: str, revision: str | None) -> datasets.Dataset:
+        asked.append((name, config, split, revision))
         # The codes mean the opposite of the usual 1 and 0.
         meaning = datasets.ClassLabel(names=["entailment", "not_entailment"])
         return datasets.Dataset.from_list(rows).cast_column("label", meaning)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     pairs = read_labelled_pairs("hub:nyu-mll/glue/rte/train")
-    assert asked == [("nyu-mll/glue", "rte", "train")]
+    assert asked == [("nyu-mll/glue", "rte", "train", None)], "offline the revision is unknown"
     assert pairs.binary() == [1, 0]
 
 
+def test_the_revision_of_a_hub_data_set_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, asked = "0123456789" * 4, []
+
+    class Api:
+        def dataset_info(self, name: str, revision: str | None, timeout: float) -> types.SimpleNamespace:
+            asked.append((name, revision))
+            return types.SimpleNamespace(sha=commit)
+
+    def load_dataset(name: str, config: str | None, split: str, revision: str | None) -> datasets.Dataset:
+        asked.append((name, config, split, revision))
+        return datasets.Dataset.from_list([{"sentence": "One."}])
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert pin_revision("hub:owner/name") == f"hub:owner/name@{commit}"
+    assert pin_revision("hub:owner/name@v1//test") == f"hub:owner/name@{commit}//test"
+    assert asked == [("owner/name", None), ("owner/name", "v1")]
+    assert read_sentences("hub:owner/name@v1//test") == ["One."]
+    assert asked[2:] == [("owner/name", "v1"), ("owner/name", None, "test", commit)]
+    pinned = f"hub:owner/name@{commit}//test"
+    assert pin_revision(pinned) == pinned
+    assert len(asked) == 4, "a commit needs no request"
+    assert open_table(pinned, print).format == f"a data set on the hub, revision {commit}"
+
+
 def test_hub_errors_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load_dataset(name: str, config: str | None, split: str) -> None:
+    def load_dataset(name: str, config: str | None, split: str, revision: str | None) -> None:
         raise ConnectionError("no\nnetwork")
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
@@ -258,18 +284,20 @@ def test_hub_errors_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("source", "parts"),
     [
-        ("hub:snli", ("snli", None, "train")),
-        ("hub:owner/name", ("owner/name", None, "train")),
-        ("hub:glue/stsb/validation", ("glue", "stsb", "validation")),
-        ("hub:owner/name/config/test", ("owner/name", "config", "test")),
-        ("hub:owner/name//test", ("owner/name", None, "test")),
+        ("hub:snli", ("snli", None, None, "train")),
+        ("hub:owner/name", ("owner/name", None, None, "train")),
+        ("hub:owner/name@v1.0", ("owner/name", "v1.0", None, "train")),
+        ("hub:glue/stsb/validation", ("glue", None, "stsb", "validation")),
+        ("hub:owner/name/config/test", ("owner/name", None, "config", "test")),
+        ("hub:owner/name@abc/config/test", ("owner/name", "abc", "config", "test")),
+        ("hub:owner/name//test", ("owner/name", None, None, "test")),
     ],
 )
-def test_hub_sources(source: str, parts: tuple[str, str | None, str]) -> None:
+def test_hub_sources(source: str, parts: tuple[str | None, ...]) -> None:
     assert hub_parts(source) == parts
 
 
-@pytest.mark.parametrize("source", ["hub:", "hub:a/b/c/d/e", "hub:a/b/c/"])
+@pytest.mark.parametrize("source", ["hub:", "hub:a/b/c/d/e", "hub:a/b/c/", "hub:a/b@", "hub:@v1"])
 def test_invalid_hub_sources(source: str) -> None:
     with pytest.raises(DiffaugError, match="is not a valid hub source"):
         read_sentences(source)

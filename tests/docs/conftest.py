@@ -53,13 +53,20 @@ def models(
 
 
 @pytest.fixture(scope="session")
-def saved_model(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model saved by diffaug."""
+def saved_model(wordpiece: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model saved by diffaug, of one layer: exporting it to ONNX takes a second per layer."""
+    from unittest import mock
+
+    from tiny_models import FAMILIES, build_tiny
+
     from diffaug import Embedder
 
-    folder = tmp_path_factory.mktemp("saved") / "best"
-    Embedder.from_pretrained(tiny_bert).save(folder)
-    return folder
+    home = tmp_path_factory.mktemp("saved")
+    with mock.patch.dict(FAMILIES["bert"], {"num_hidden_layers": 1}):
+        build_tiny("bert", wordpiece).save_pretrained(home / "backbone")
+    wordpiece.save_pretrained(home / "backbone")
+    Embedder.from_pretrained(home / "backbone").save(home / "best")
+    return home / "best"
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +114,8 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("diffaug.adaptation.trials.train", train_shortly)
     # The workers of a grid inherit this.
     monkeypatch.setattr("diffaug.experiments.worker.train", train_shortly)
-    monkeypatch.setattr("diffaug.experiments.executor._PROCESSES", multiprocessing.get_context("fork"))
+    for module in ("diffaug.experiments.executor", "diffaug.inference.workers"):
+        monkeypatch.setattr(f"{module}._PROCESSES", multiprocessing.get_context("fork"))
     monkeypatch.setattr(store, "get", lambda source, folder, **options: folder / source.name)
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("diffaug.hub.push.HfApi", NoHub)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from test_statistics import pearson_by_hand, spearman_by_hand
 
 from diffaug.data.records import ScoredPairs, Triplets
 from diffaug.errors import DiffaugError
+from diffaug.evaluation.evaluator import evaluate
 from diffaug.evaluation.own_data import PairsTask, RetrievalTask, TripletsTask
+from diffaug.evaluation.result import EvaluationResult
 from diffaug.evaluation.retrieval_data import RetrievalData, read_retrieval
 from diffaug.evaluation.tasks import Embeddings
 
@@ -158,3 +161,17 @@ def test_bad_retrieval_files_are_explained(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("first,second\na,b\n")
     with pytest.raises(DiffaugError, match="needs the columns query and document, found: first, second"):
         read_retrieval(tmp_path / "pairs.csv")
+
+
+def test_provenance_is_recorded_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("1\ta dog\ta cat\n5\ta dog\tone dog\n", "utf-8")
+    result = evaluate(pairs=str(path), resamples=0)
+    found = result.to_dict()["provenance"]
+    assert found["data"] == {"tasks": {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}}
+    assert found["models"] == {"model": result.model.fingerprint}
+    assert {"diffaug", "torch", "transformers"} <= found["versions"].keys()
+    assert found["device"]
+    assert EvaluationResult.from_dict(result.to_dict()).to_dict() == result.to_dict()
+    older = {name: value for name, value in result.to_dict().items() if name != "provenance"}
+    assert EvaluationResult.from_dict(older).versions == {}

@@ -439,7 +439,7 @@ def test_one_run_is_called_one(tmp_path: Path) -> None:
 def test_a_damaged_record_is_named_with_its_line(curves: Grid) -> None:
     path = curves.folder_of(curves.cells[1]) / "metrics.jsonl"
     path.write_text('{"stage": 1, "step": 0, "delta": 1.0}\n{"stage": 1, "st', "utf-8")
-    with pytest.raises(DiffaugError, match=rf"{re.escape(str(path))}, line 2: not JSON"):
+    with pytest.raises(DiffaugError, match=rf"{re.escape(str(path))}, line 2: not a JSON object"):
         drawn(curves)
 
 

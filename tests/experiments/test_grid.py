@@ -88,17 +88,44 @@ def test_data_that_a_plan_has_made_there_may_be_in_the_folder(tmp_path: Path, ce
     assert Grid.begin(tmp_path, REQUEST, ABOUT, cells).first == cells
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format_version": 1}', '{"format_version": 2}'])
+CELL = '{"row": ["a"], "column": "", "recipe": "diffaug-sup", "changes": []}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"format_version": 1}',
+        '{"format_version": 2}',
+        "[" * 100_000,
+        f'{{"format_version": 1, "request": {{}}, "about": {{}}, "first": [{CELL}], "more": []}}',
+    ],
+)
 def test_a_damaged_folder_is_an_error_in_words(grid: Grid, text: str) -> None:
     (grid.folder / "grid.json").write_text(text, "utf-8")
     with pytest.raises(DiffaugError, match=r"damaged|format version 2"):
         Grid.open(grid.folder)
 
 
-def test_a_damaged_result_is_named(grid: Grid, cells: list[Cell]) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"scores": {"STS-B',
+        "[]",
+        "null",
+        "[" * 100_000,
+        '{"scores": 5, "seconds": 1, "gib": 1}',
+        '{"scores": {}, "seconds": 1, "gib": 1}',
+        '{"scores": {"STS-B dev": "high"}, "seconds": 1, "gib": 1}',
+        '{"scores": {"STS-B dev": 1}, "seconds": null, "gib": 1}',
+        '{"scores": {"STS-B dev": 1}, "seconds": 1, "gib": 1, "machine": []}',
+    ],
+)
+def test_a_damaged_result_is_named(grid: Grid, cells: list[Cell], text: str) -> None:
     finish(grid, cells[0], 80)
     path = grid.folder_of(cells[0]) / "result.json"
-    path.write_text(path.read_text("utf-8")[:20], "utf-8")
+    path.write_text(text, "utf-8")
     with pytest.raises(DiffaugError, match=r"result\.json is damaged"):
         grid.results()
 

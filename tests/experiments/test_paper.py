@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diffaug.config import load_recipe
-from diffaug.experiments.paper import numbers, published
+from diffaug.experiments.paper import Quoted, numbers
 from diffaug.experiments.results import Published
 from diffaug.experiments.spec import experiment_names, paper_spec
 
@@ -14,6 +14,10 @@ SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 # In these rows of the paper the average is not that of the seven figures beside it, by so much.
 NOT_THE_MEAN = {"PromptBERT, unsup": 0.017, "SBERT": 0.030, "PromptBERT, joint": 0.241, "PromptBERT, sup-unsup": -1.554}
 MAIN_ROWS = sorted({row for table in paper_spec("main").published for row in table.rows})
+
+
+def published(encoder: str, experiment: str, row: str, column: str = "", task: str = "average") -> Published | None:
+    return Quoted(paper_spec(experiment), encoder).get(row, column, task)
 
 
 @pytest.mark.parametrize("row", MAIN_ROWS)

@@ -144,12 +144,12 @@ def test_its_evaluator_computes_our_spearman(everything: Path, model: SentenceTr
     assert found == pytest.approx(spearmanr(cosines, scores).statistic)
 
 
-def test_two_processes_give_the_vectors_of_one(
+def test_another_process_gives_the_same_vectors(
     model: SentenceTransformer, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     expected = model.encode(texts)
-    pool = model.start_multi_process_pool(["cpu", "cpu"])
+    pool = model.start_multi_process_pool(["cpu"])
     try:
         np.testing.assert_allclose(model.encode(texts, pool=pool, chunk_size=4), expected, atol=2e-6)
     finally:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -265,3 +267,19 @@ def test_without_sentence_transformers_the_error_says_what_to_install(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(DiffaugError, match=r"pip install 'diffaug\[sentence-transformers\]'"):
         export_native(models["mean"], tmp_path / "out")
+
+
+def test_no_space_for_an_export_is_a_clear_error(models: dict[str, Embedder], tmp_path: Path) -> None:
+    """The system refuses a file of the weights' size; the errors of safetensors and tokenizers are their own."""
+    for limit in (50, 5_000, 50_000):
+        if (child := os.fork()) == 0:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            try:
+                export_native(models["mean"], tmp_path / "out")
+            except DiffaugError as error:
+                os._exit(3 if "out cannot be written" in str(error) else 4)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        assert list(tmp_path.iterdir()) == []

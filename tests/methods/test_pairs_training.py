@@ -68,7 +68,7 @@ def test_the_loss_is_the_cross_entropy_of_cosines_over_the_temperature(
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_whole_run_goes_on_where_it_stopped(
+def test_a_whole_run_and_one_that_goes_on_where_it_stopped(
     name: str,
     tiny_bert: Path,
     data_files: dict[str, str],
@@ -86,6 +86,8 @@ def test_a_whole_run_goes_on_where_it_stopped(
     assert np.isfinite(result.scores["dev"])
     assert Embedder.from_pretrained(result.model).encode(["A sentence."]).shape == (1, 32)
 
+    if name != "simcse-sup":  # the state of the others is resumed in tests of their own
+        return
     cut_off(recipe, tmp_path / "cut")
     train(recipe, tmp_path / "cut", resume=True, quiet=True)
     first, second = (load_file(tmp_path / folder / "best" / "diffaug.safetensors") for folder in ("whole", "cut"))

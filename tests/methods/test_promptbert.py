@@ -93,7 +93,7 @@ def test_the_head_starts_with_the_weights_of_the_checkpoint(recipe_run: Run, mas
 
 
 def test_the_embedded_encoder_has_the_transform() -> None:
-    from diffaug.embedder import EMBEDDED_MODEL
+    from diffaug.models.io.fetch import EMBEDDED_MODEL
 
     assert load_mlm_transform(str(EMBEDDED_MODEL)) is not None
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from diffaug.embedder import EMBEDDED_MODEL
 from diffaug.errors import DiffaugError
 from diffaug.models.generator import Generator
+from diffaug.models.io.fetch import EMBEDDED_MODEL
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert", "electra"])

@@ -211,7 +211,8 @@ def test_two_processes_equal_one_on_the_joined_batch(make_recipe: Callable[..., 
     runs = [
         (setting, _Build(make_recipe(setting).to_dict(), number), number) for setting in SETTINGS for number in (1, 2)
     ]
-    mp.spawn(_process, args=(2, str(tmp_path), runs), nprocs=2)
+    # Children inherit the imported libraries.
+    mp.start_processes(_process, args=(2, str(tmp_path), runs), nprocs=2, start_method="fork")
     for setting, build, number in runs:
         method, stage, inputs = build(0, 1)
         loss, expected = plain(method, stage, inputs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
+import huggingface_hub
 import pytest
 import yaml
 from safetensors.torch import load_file
@@ -105,3 +108,48 @@ def test_evaluation(tiny_bert: Path, data_files: dict[str, str], rows: dict[str,
     assert list(passed.scores.values()) == list(by_file.scores.values())
     splits = datasets.DatasetDict({"one": rows["test"], "two": rows["test"].select(range(9))})
     assert evaluate(tiny_bert, pairs=splits, **options).scores["one"] == passed.scores["pairs"]
+
+
+def test_what_dev_and_test_share_with_the_training_data_is_said_and_recorded(
+    make_recipe: Callable[..., Recipe], data_files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    anchor, positive, _ = next(iter(read_triplets(data_files["nli"])))
+    dev = [(anchor.upper(), positive, 5.0), ("Nothing of the kind was seen before.", "Nor this.", 0.0)]
+    recipe = make_recipe("sup", data={"test": None}, stage1={"steps": 1}, stage2={"steps": 1})
+    train(recipe, tmp_path / "run", dev=dev)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("leakage: ")]
+    assert len(said) == 1
+    assert "of data.dev, the training data contains" in said[0]
+    assert "1 of 2 pairs (1 exactly, 0 nearly)" in said[0]
+    kept = json.loads((tmp_path / "run" / "data.json").read_text("utf-8"))
+    assert kept["leakage"]["dev"]["exact_pairs"] == 1
+    assert kept["leakage"]["dev"]["example"] == [anchor.upper(), positive]
+    assert kept["hub"] == {}
+
+
+def test_the_revision_of_a_hub_data_set_is_recorded_and_read_again(
+    make_recipe: Callable[..., Recipe],
+    rows: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cut_off: Callable[[Recipe, Path], None],
+) -> None:
+    commits, read = ["1" * 40, "2" * 40], []
+
+    class Api:
+        def dataset_info(self, name: str, revision: str | None, timeout: float) -> SimpleNamespace:
+            return SimpleNamespace(sha=commits.pop(0))
+
+    def load_dataset(name: str, config: str | None, split: str, revision: str | None) -> datasets.Dataset:
+        read.append(revision)
+        return rows["nli"]
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    recipe = make_recipe("sup", data={"nli": "hub:owner/nli"}, loop={"save_minutes": 0.0})
+    cut_off(recipe, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "data.json").read_text("utf-8"))["hub"] == {
+        "hub:owner/nli": f"hub:owner/nli@{'1' * 40}"
+    }
+    train(recipe, tmp_path / "run", resume=True, quiet=True)
+    assert read == ["1" * 40] * 2, "not what the hub has meanwhile"

@@ -66,7 +66,7 @@ def assert_same_result(folder: Path, reference: Path) -> None:
     assert not (folder / "checkpoints").exists()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def recipe(make_recipe: Callable[..., Recipe]) -> Recipe:
     # Dropout is on, and a checkpoint is written after every step.
     return make_recipe(
@@ -74,10 +74,12 @@ def recipe(make_recipe: Callable[..., Recipe]) -> Recipe:
     )
 
 
-@pytest.fixture
-def reference(recipe: Recipe, tmp_path: Path) -> Path:
-    train(recipe, tmp_path / "reference", quiet=True)
-    return tmp_path / "reference"
+@pytest.fixture(scope="module")
+def reference(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing disturbed, not to be changed."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    train(recipe, folder, quiet=True)
+    return folder
 
 
 def train_and_die(recipe: Recipe, folder: Path, at: int) -> None:
@@ -319,13 +321,14 @@ def test_a_full_disk_is_one_clear_error_and_keeps_the_last_checkpoint(
 def test_resume_with_other_settings_or_twice_is_refused(
     recipe: Recipe, reference: Path, make_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
+    folder = shutil.copytree(reference, tmp_path / "copy")
     with pytest.raises(DiffaugError, match="holds something already"):
-        train(recipe, reference, quiet=True)
+        train(recipe, folder, quiet=True)
     with pytest.raises(DiffaugError, match="is finished"):
-        train(recipe, reference, resume=True, quiet=True)
-    (reference / "summary.json").unlink()
+        train(recipe, folder, resume=True, quiet=True)
+    (folder / "summary.json").unlink()
     with pytest.raises(DiffaugError, match=r"another recipe .*stage1.steps was 5, is 4"):
-        train(make_recipe("semi-aux", stage2={"steps": 5}), reference, resume=True, quiet=True)
+        train(make_recipe("semi-aux", stage2={"steps": 5}), folder, resume=True, quiet=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(DiffaugError, match="not a run's folder"):

@@ -35,7 +35,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def brief(make_recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
     """A recipe with one evaluation a stage, so that the best model is the last; keywords are changes of it."""
 
@@ -47,20 +47,26 @@ def brief(make_recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
     return make
 
 
+@pytest.fixture(scope="module")
+def begun(brief: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, `first`, and with the stage 1 that it left for others, `shared`; not to be changed."""
+    folder = tmp_path_factory.mktemp("begun")
+    train(brief("semi"), folder / "first", quiet=True, cache=RunCache(folder / "shared"))
+    return folder
+
+
 def left(shared: Path) -> list[Path]:
     return sorted(shared.glob("stage1-*"))
 
 
-def assert_takes_over(first: Recipe, second: Recipe, folder: Path, trained: list[int]) -> None:
+def assert_takes_over(shared: Path, second: Recipe, folder: Path, trained: list[int]) -> None:
     """The second run trains no stage 1 of its own, and is the same as one that does."""
-    shared = folder / "shared"
-    train(first, folder / "first", quiet=True, cache=RunCache(shared))
-    assert trained == [1, 2]
     assert len(left(shared)) == 1
+    trained.clear()
     train(second, folder / "second", quiet=True, cache=RunCache(shared))
-    assert trained == [1, 2, 2]
+    assert trained == [2]
     train(second, folder / "alone", quiet=True)
-    assert trained == [1, 2, 2, 1, 2]
+    assert trained == [2, 1, 2]
     assert_same(folder / "second", folder / "alone")
     ends = [json.loads((folder / run / "summary.json").read_text("utf-8")) for run in ("second", "alone")]
     assert ends[0]["stage1_end"] == ends[1]["stage1_end"] is not None
@@ -78,9 +84,9 @@ def assert_takes_over(first: Recipe, second: Recipe, folder: Path, trained: list
     ids=["auxiliary loss", "supervised", "other rate and steps", "frozen views in chunks"],
 )
 def test_settings_that_differ_in_stage_2_share_stage_1(
-    brief: Callable[..., Recipe], trained: list[int], tmp_path: Path, setting: str, groups: dict[str, Any]
+    brief: Callable[..., Recipe], begun: Path, trained: list[int], tmp_path: Path, setting: str, groups: dict[str, Any]
 ) -> None:
-    assert_takes_over(brief("semi"), brief(setting, **groups), tmp_path, trained)
+    assert_takes_over(begun / "shared", brief(setting, **groups), tmp_path, trained)
 
 
 @pytest.mark.parametrize(
@@ -103,17 +109,20 @@ def test_other_methods_share_it_where_the_backbone_learns(
         changes += [f"{stage}.{change}" for stage in ("stage1", "stage2") for change in ("steps=3", "batch_size=8")]
         return load_recipe(name, changes)
 
-    assert_takes_over(brief(first), brief(second), tmp_path, trained)
+    train(brief(first), tmp_path / "first", quiet=True, cache=RunCache(tmp_path / "shared"))
+    assert trained == [1, 2]
+    assert_takes_over(tmp_path / "shared", brief(second), tmp_path, trained)
 
 
 def test_the_end_that_the_curves_decide_is_taken_over_too(
     brief: Callable[..., Recipe], trained: list[int], tmp_path: Path
 ) -> None:
     first, second = (
-        brief(setting, stage1={"steps": "auto", "max_steps": 80, "learning_rate": 3e-4}, loop={"eval_every": 1})
+        brief(setting, stage1={"steps": "auto", "max_steps": 80}, loop={"eval_every": 1}, stage2={"steps": 2})
         for setting in ("semi", "sup")
     )
-    assert_takes_over(first, second, tmp_path, trained)
+    train(first, tmp_path / "first", quiet=True, cache=RunCache(tmp_path / "shared"))
+    assert_takes_over(tmp_path / "shared", second, tmp_path, trained)
     assert "delta, now" in json.loads((tmp_path / "second" / "summary.json").read_text())["stage1_end"]
 
 
@@ -156,12 +165,12 @@ def test_whatever_decides_stage_1_keeps_runs_apart(
 
 
 def test_a_model_that_begins_with_other_weights_trains_its_own(
-    brief: Callable[..., Recipe], trained: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    brief: Callable[..., Recipe], begun: Path, trained: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it would be if stage 2 asked for a module that takes random numbers away from the prefixes."""
     from diffaug.methods.diffaug import DiffAug
 
-    train(brief("semi"), tmp_path / "first", quiet=True, cache=RunCache(tmp_path / "shared"))
+    shared = shutil.copytree(begun / "shared", tmp_path / "shared")
     build_views = DiffAug.build_views
 
     def disturbed(*arguments: Any) -> Any:
@@ -171,8 +180,9 @@ def test_a_model_that_begins_with_other_weights_trains_its_own(
         return build_views(*arguments)
 
     monkeypatch.setattr(DiffAug, "build_views", disturbed)
-    train(brief("semi"), tmp_path / "second", quiet=True, cache=RunCache(tmp_path / "shared"))
-    assert trained == [1, 2, 1, 2]
+    trained.clear()
+    train(brief("semi"), tmp_path / "second", quiet=True, cache=RunCache(shared))
+    assert trained == [1, 2]
 
 
 def test_runs_that_share_nothing(
@@ -228,10 +238,9 @@ def test_an_interrupted_stage_1_leaves_nothing_until_it_is_finished(
 
 
 def test_all_of_the_state_in_stage_2_is_that_of_a_run_that_trained_stage_1(
-    brief: Callable[..., Recipe], trained: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    brief: Callable[..., Recipe], begun: Path, trained: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared, recipe = tmp_path / "shared", brief("semi-aux")
-    train(brief("semi"), tmp_path / "first", quiet=True, cache=RunCache(shared))
+    shared, recipe = shutil.copytree(begun / "shared", tmp_path / "shared"), brief("semi-aux")
     step = Loop._step
 
     def stopped(loop: Loop, *rest: Any) -> Any:
@@ -266,17 +275,18 @@ def test_all_of_the_state_in_stage_2_is_that_of_a_run_that_trained_stage_1(
 
 @pytest.mark.parametrize("harm", ["a disk that is full", "a file that is none"])
 def test_what_cannot_be_shared_does_no_harm(
-    brief: Callable[..., Recipe], trained: list[int], tmp_path: Path, harm: str
+    brief: Callable[..., Recipe], begun: Path, trained: list[int], tmp_path: Path, harm: str
 ) -> None:
     shared = tmp_path / "shared"
     if harm == "a disk that is full":
         shared.touch()  # a file, in which nothing can be written either
-    train(brief("semi"), tmp_path / "first", quiet=True, cache=RunCache(shared))
-    for path in left(shared):
+    else:
+        (path,) = left(shutil.copytree(begun / "shared", shared))
         path.write_bytes(b"not a file of weights")
+    trained.clear()
     train(brief("semi"), tmp_path / "second", quiet=True, cache=RunCache(shared))
-    assert trained == [1, 2, 1, 2]
-    assert_same(tmp_path / "second", tmp_path / "first")
+    assert trained == [1, 2]
+    assert_same(tmp_path / "second", begun / "first")
 
 
 def test_the_scaling_of_losses_goes_on_where_stage_1_left_it(

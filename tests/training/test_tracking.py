@@ -10,6 +10,7 @@ import pytest
 from accelerate import Accelerator
 from rich.console import Console
 
+from diffaug.errors import DiffaugError
 from diffaug.training import tracking
 from diffaug.training.tracking import Tracker
 
@@ -83,3 +84,10 @@ def test_what_is_said_is_not_what_is_measured(tmp_path: Path, clock: Clock) -> N
     assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
         {"stage": 1, "step": 10, "loss": 0.5}
     ]
+
+
+def test_no_space_for_metrics_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(DiffaugError, match=r"metrics\.jsonl cannot be written: no space left on the disk"):
+        Tracker(path, Accelerator(cpu=True), quiet=True).log(1, 1, {"loss": 1.0})

@@ -8,7 +8,7 @@ import warnings
 
 import typer
 
-from diffaug.cli import adapt, convert, data, embed, evaluate, export, push, report, reproduce, train
+from diffaug.cli import adapt, convert, data, embed, evaluate, export, index, push, report, reproduce, train
 from diffaug.errors import DiffaugError
 from diffaug.version import __version__
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 embed.register(app)
+index.register(app)
 data.register(app)
 train.register(app)
 adapt.register(app)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from diffaug.errors import DiffaugError
+from diffaug.files import check_output
 
 _KINDS = ("simcse", "promptbert", "diffcse", "diffaug")
 _SETTINGS = ("unsup", "sup")
@@ -43,6 +44,7 @@ def convert(
     for option, value, known in (("--kind", kind, _KINDS), ("--setting", setting, _SETTINGS)):
         if value is not None and value not in known:
             raise DiffaugError(f"{option} must be one of {', '.join(known)}, got {value!r}")
+    check_output(out, [source])
     from diffaug.integrations.released import convert as run
 
     options: dict[str, Any] = {"kind": kind, "setting": setting, "template": template}

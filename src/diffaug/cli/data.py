@@ -52,6 +52,10 @@ def check(
     kind: Annotated[
         str | None, typer.Option(help=f"The expected kind: {', '.join(_KINDS)}; default: recognised.")
     ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Evaluation data: report what it shares with the file; repeatable."),
+    ] = None,
 ) -> None:
     """Show what a file contains and what it can be used for. The exit code is 1 if it cannot be used."""
     from diffaug.data.check import check as check_data
@@ -59,7 +63,7 @@ def check(
 
     if kind is not None and kind not in _KINDS:
         raise DiffaugError(f"--kind must be one of {', '.join(_KINDS)}, got {kind!r}")
-    report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]])
+    report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]], against or ())
     typer.echo(str(report))
     if not report.usable:
         raise typer.Exit(1)

@@ -5,38 +5,36 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
 
 if TYPE_CHECKING:
-    from diffaug.embedder import Embedder, Vectors
+    from diffaug.data.documents import Documents
+    from diffaug.embedder import Embedder
+    from diffaug.inference.search import Hit
 
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
         "-m",
-        help="A diffaug, sentence-transformers or transformers folder, or a hub name; default: the embedded encoder.",
+        help="A diffaug, sentence-transformers or transformers folder, or a hub name; default: embedded, the small "
+        "encoder included in the package.",
         show_default=False,
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps ...; default: the GPU if there is one.")]
-Sentences = Annotated[
-    Path,
-    typer.Argument(
-        help="A text file with one sentence per line, or a .csv, .tsv, .jsonl or .parquet file; - is standard input."
-    ),
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(help="Carry along only this column (repeat it for several); default: all.", show_default=False),
 ]
+OnBad = Annotated[Literal["error", "skip"], typer.Option(help="What to do with rows that cannot be used.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")]
-
-# Files that are read by column, not line by line.
-_TABLES = {".csv", ".tsv", ".jsonl", ".parquet"}
 
 
 def register(app: typer.Typer) -> None:
@@ -48,35 +46,86 @@ def register(app: typer.Typer) -> None:
 
 
 def encode(
-    sentences: Sentences = Path("-"),
+    sentences: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Text files with one sentence per line, .csv, .tsv, .jsonl or .parquet files, folders or globs of "
+            "them; - is standard input.",
+            show_default="-",
+        ),
+    ] = None,
     model: Model = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="A .npy, .parquet or .jsonl file; - prints JSON lines.")
-    ] = Path("-"),
+        str,
+        typer.Option(
+            "--out", "-o", help="A folder for Parquet shards, or a .npy, .parquet or .jsonl file; - prints JSON lines."
+        ),
+    ] = "-",
+    precision: Annotated[
+        Literal["float32", "float16", "int8", "binary"], typer.Option(help="Format of the stored numbers.")
+    ] = "float32",
     batch_size: Annotated[int | None, typer.Option(help="Sentences per batch; default: by number of tokens.")] = None,
     normalize: Annotated[bool, typer.Option(help="Scale vectors to length 1.")] = True,
     column: Columns = None,
+    keep: Keep = None,
+    on_bad: OnBad = "error",
+    shard_size: Annotated[
+        int | None, typer.Option(help="Rows per shard; at most one is lost when interrupted.", show_default="32768")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Start again instead of continuing an interrupted encode.")] = False,
     device: Device = None,
     devices: Annotated[
         str | None, typer.Option(help="Use several devices in parallel: cuda:0,cuda:1.", show_default=False)
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Encode in this many processes, on all GPUs or on --devices in turn.", show_default=False),
+    ] = None,
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Encode each line of a text file, including empty lines, or each row of a table."""
-    if str(out) != "-" and out.suffix not in {".npy", ".parquet", ".jsonl"}:
-        raise DiffaugError(f"--out must end in .npy, .parquet or .jsonl, got {out}")
-    if out.suffix == ".parquet":
-        _pyarrow()
+    """Encode each line of text files, including empty lines, or each row of tables.
+
+    Ctrl-C, a crash or a full disk lose at most the shard under way. The same command then goes on.
+    """
+    stream = out == "-"
+    path = Path(out)
+    if not stream and path.suffix not in {"", ".npy", ".parquet", ".jsonl"} and not path.is_dir():
+        raise DiffaugError(f"--out must end in .npy, .parquet or .jsonl, or be a folder without a suffix, got {out}")
+    if not stream and path.suffix in {"", ".parquet"}:
+        from diffaug.inference.parquet import pyarrow_modules
+
+        pyarrow_modules()
     several = None if devices is None else [name.strip() for name in devices.split(",") if name.strip()]
     if several is not None and (device is not None or not several):
         raise DiffaugError("--devices must list one or more devices, separated by commas, and excludes --device")
-    lines = _read(sentences, column)
-    embedder = _load(model, several[0] if several else device, trust_remote_code)
-    vectors = embedder.encode(lines, batch_size, normalize=normalize, devices=several)
-    _write(out, lines, vectors)
-    if str(out) != "-":
-        typer.echo(f"{len(vectors):,} vectors of width {vectors.shape[1]} -> {out}", err=True)
+    columns = parse_columns(column)
+    from diffaug.data.documents import DocumentReader
+
+    DocumentReader(sentences or ["-"], columns, keep, on_bad)  # its errors come before the model is loaded
+    embedder = load_embedder(model, several[0] if several else device, trust_remote_code)
+    try:
+        result = embedder.encode_files(
+            sentences or ["-"],
+            sys.stdout.buffer if stream else path,
+            columns=columns,
+            keep=keep,
+            on_bad=on_bad,
+            precision=precision,
+            normalize=normalize,
+            batch_size=batch_size,
+            shard_size=shard_size,
+            devices=several,
+            workers=workers,
+            overwrite=overwrite,
+            show_progress=False if stream else None,
+        )
+    except KeyboardInterrupt as error:  # typer would end the program without a word
+        typer.echo(f"interrupted: {error}" if str(error) else "interrupted", err=True)
+        raise typer.Exit(130) from None
+    if not stream:
+        earlier = f" ({result.continued:,} of them earlier)" if result.continued else ""
+        typer.echo(f"{result.rows:,} vectors of width {result.width} -> {out}{earlier}", err=True)
 
 
 def similarity(
@@ -88,38 +137,88 @@ def similarity(
     trust_remote_code: Trust = False,
 ) -> None:
     """Print the cosine similarity of two sentences."""
-    typer.echo(f"{_load(model, device, trust_remote_code).similarity(first, second):.4f}")
+    typer.echo(f"{load_embedder(model, device, trust_remote_code).similarity(first, second):.4f}")
 
 
 def search(
-    corpus: Sentences,
-    queries: Annotated[list[str], typer.Argument(help="One query or several.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[CORPUS] QUERY...",
+            help="Where to search, unless --index is given: files as for `encode`, or vectors that it wrote to "
+            "Parquet; then one query or several.",
+            show_default=False,
+        ),
+    ],
+    index: Annotated[
+        Path | None, typer.Option(help="Search in an index of `diffaug index build`.", show_default=False)
+    ] = None,
     k: Annotated[int, typer.Option("-k", help="Number of results per query.")] = 5,
+    unique: Annotated[bool, typer.Option("--unique", help="Show each distinct sentence once.")] = False,
+    where: Annotated[
+        str | None,
+        typer.Option("--filter", help='With --index: only rows that match, such as "year > 2020".', show_default=False),
+    ] = None,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="With --index: combine vectors with full-text search.")
+    ] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
     column: Columns = None,
+    keep: Keep = None,
+    on_bad: OnBad = "error",
     model: Model = None,
     device: Device = None,
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Find the sentences in a file that are most similar to each query."""
-    lines = [line for line in _read(corpus, column) if line.strip()]
-    if not lines:
-        raise DiffaugError(f"{corpus} contains no sentences")
-    for query, hits in zip(queries, _load(model, device, trust_remote_code).search(lines, queries, k), strict=True):
+    """Find the sentences that are most similar to each query.
+
+    Vectors that were computed before are used with the model that computed them, unless --model is given.
+    """
+    from diffaug.inference.index import Index
+    from diffaug.inference.search import VectorStore, search_blocks, search_unique
+    from diffaug.inference.stored import StoredVectors
+
+    if index is None and (where is not None or hybrid):
+        raise DiffaugError("--filter and --hybrid need --index")
+    queries = words if index is not None else words[1:]
+    if not queries:
+        raise DiffaugError("give what to search in and at least one query: diffaug search CORPUS QUERY")
+    store: VectorStore | None = StoredVectors.open(words[0]) if index is None else Index.open(index)
+    if store is not None and (column or keep):
+        raise DiffaugError("--column and --keep do not apply to vectors that were computed before; leave them out")
+    documents = None if store is not None else _read(words[0], column, keep, on_bad)
+    embedder = load_embedder(model if store is None or model else store.vectors.model, device, trust_remote_code)
+    if store is not None:
+        store.vectors.require_model(embedder.fingerprint(), embedder.name, store.name)
+    vectors = embedder.encode(queries)
+    corpus = [] if documents is None else [(documents, embedder.encode(documents.sentences))]
+
+    def find(count: int) -> list[list[Hit]]:
+        if isinstance(store, Index):
+            return store.search(vectors, count, where=where, texts=queries if hybrid else None)
+        return search_blocks(corpus, vectors, count) if store is None else store.search(vectors, count)
+
+    size = len(documents) if documents is not None else store.rows if store is not None else 0
+    found = search_unique(find, k, size) if unique else find(k)
+    for query, hits in zip(queries, found, strict=True):
         if json_lines:
             for hit in hits:
-                record = {"query": query, "score": round(hit.score, 6), "sentence": lines[hit.index]}
-                typer.echo(json.dumps(record, ensure_ascii=False))
-        else:
-            if len(queries) > 1:
-                typer.secho(query, bold=True)
-            for hit in hits:
-                typer.echo(f"{hit.score:7.4f}  {lines[hit.index]}")
+                record = {"query": query, "score": round(hit.score, 6), "sentence": hit.sentence}
+                record |= {"columns": dict(hit.columns)} if hit.columns else {}
+                typer.echo(json.dumps(record, ensure_ascii=False, default=str))
+            continue
+        if len(queries) > 1:
+            typer.secho(query, bold=True)
+        for hit in hits:
+            others = "".join(f"{name}={str(value)[:40]}  " for name, value in hit.columns.items() if value is not None)
+            typer.echo(f"{hit.score:7.4f}  {others}{hit.sentence}")
 
 
 def predict(
-    sentences: Sentences = Path("-"),
+    sentences: Annotated[
+        str, typer.Argument(help="A text file with one sentence per line, or a table; - is standard input.")
+    ] = "-",
     model: Model = None,
     labels: Annotated[
         str | None,
@@ -144,8 +243,8 @@ def predict(
         raise DiffaugError(f"--kind must be logistic or prototypes, got {kind!r}")
     if save is not None and labels is None:
         raise DiffaugError("--save needs --labels")
-    lines = [line for line in _read(sentences, column) if line.strip()]
-    embedder = _load(model, device, trust_remote_code)
+    lines = _read(sentences, column, None, "error").sentences
+    embedder = load_embedder(model, device, trust_remote_code)
     if labels is not None:
         from diffaug.data.read import read_classes
 
@@ -164,57 +263,20 @@ def predict(
             typer.echo(f"{name}\t{share:.3f}\t{line}")
 
 
-def _load(model: str | None, device: str | None, trust_remote_code: bool) -> Embedder:
+def load_embedder(model: str | None, device: str | None, trust_remote_code: bool) -> Embedder:
+    """Load the model of the option --model."""
     from diffaug.embedder import Embedder
 
     return Embedder.from_pretrained(model, device=device, trust_remote_code=trust_remote_code)
 
 
-def _read(path: Path, column: list[str] | None) -> list[str]:
-    """The sentences of a file: its lines, empty ones included, or the sentence column of a table."""
-    from diffaug.data.lines import COMPRESSIONS, read_lines
-    from diffaug.data.read import read_sentences
+def _read(source: str, column: list[str] | None, keep: list[str] | None, on_bad: Literal["error", "skip"]) -> Documents:
+    """The documents of files, without empty lines."""
+    from diffaug.data.documents import DocumentReader, Documents
 
-    columns = parse_columns(column)
-    inner = Path(path.stem) if path.suffix.lower() in COMPRESSIONS else path
-    if inner.suffix.lower() in _TABLES:
-        return read_sentences(path, columns)
-    if columns is not None:
-        raise DiffaugError(f"--column is for .csv, .tsv, .jsonl and .parquet files; {path} is read line by line")
-    stream = sys.stdin.buffer if str(path) == "-" else None
-    return [line for _, line in read_lines(path, stream=stream)]
-
-
-def _write(out: Path, lines: list[str], vectors: Vectors) -> None:
-    if str(out) == "-":
-        # JSON is UTF-8, independent of the terminal's encoding.
-        sys.stdout.buffer.writelines(_json_line(*pair).encode() for pair in zip(lines, vectors, strict=True))
-        sys.stdout.buffer.flush()
-        return
-    with atomic_file(out) as temporary:
-        if out.suffix == ".npy":
-            import numpy as np
-
-            np.save(temporary, vectors)
-        elif out.suffix == ".parquet":
-            pyarrow, parquet = _pyarrow()
-            flat = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
-            parquet.write_table(pyarrow.table({"sentence": lines, "embedding": flat}), temporary)
-        else:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(_json_line(line, vector) for line, vector in zip(lines, vectors, strict=True))
-
-
-def _json_line(sentence: str, vector: Vectors) -> str:
-    # Nine significant digits are enough to restore a float32 exactly.
-    numbers = [float(f"{x:.9g}") for x in vector.tolist()]
-    return json.dumps({"sentence": sentence, "embedding": numbers}, ensure_ascii=False) + "\n"
-
-
-def _pyarrow():  # type: ignore[no-untyped-def]
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DiffaugError("writing .parquet needs pyarrow: pip install 'diffaug[parquet]'") from error
-    return pyarrow, pyarrow.parquet
+    reader = DocumentReader(source, parse_columns(column), keep, on_bad)
+    rows = [row for row in reader if row[0].strip()]
+    if not rows:
+        raise DiffaugError(f"{source} contains no sentences")
+    sentences, *others = (list(values) for values in zip(*rows, strict=True))
+    return Documents(sentences, dict(zip(reader.columns, others, strict=True)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.embed import Device, Model, Trust
 from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
+from diffaug.files import check_output
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +56,12 @@ def evaluate(
     ] = False,
     column: Columns = None,
     versus: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Compare with this model, on the same rows.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Compare with this model, on the same rows; 'before' is the backbone that the model was trained from.",
+            show_default=False,
+        ),
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the full result as JSON.", show_default=False)
@@ -73,10 +78,13 @@ def evaluate(
     trust_remote_code: Trust = False,
 ) -> None:
     """Score a model on STS and transfer tasks, on your own data, or against another model."""
+    inputs = [model, versus, *(data or ()), *(pairs or ()), *(triplets or ()), *(retrieval or ())]
     for target in (json_file, markdown_file):
         # Fail now, not after minutes of computation.
-        if target is not None and (target.is_dir() or not os.access(_existing(target), os.W_OK)):
-            raise DiffaugError(f"{target} cannot be written")
+        if target is not None:
+            check_output(target, inputs)
+            if target.is_dir():
+                raise DiffaugError(f"{target} cannot be written: it is a folder")
     from diffaug.evaluation import evaluate as run
     from diffaug.evaluation.render import needed_width, rich_result
 
@@ -103,11 +111,6 @@ def evaluate(
     from rich.console import Console
 
     Console(width=max(Console().width, needed_width(result))).print(rich_result(result))
-
-
-def _existing(path: Path) -> Path:
-    """The nearest existing parent folder."""
-    return next(parent for parent in path.absolute().parents if parent.exists())
 
 
 def _named(sources: list[str] | None) -> dict[str, str] | None:

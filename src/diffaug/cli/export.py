@@ -12,6 +12,7 @@ import typer
 from diffaug.cli.embed import Trust
 from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
+from diffaug.files import check_output
 
 if TYPE_CHECKING:
     from diffaug.data.records import ScoredPairs
@@ -33,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def export(
     model: Annotated[
-        str, typer.Argument(help="A diffaug, sentence-transformers or transformers folder, or a hub name.")
+        str, typer.Argument(help="A diffaug, sentence-transformers or transformers folder, a hub name, or embedded.")
     ],
     folder: Annotated[Path, typer.Argument(help="The folder to write.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of: {', '.join(TARGETS)}.", show_default=False)],
@@ -61,6 +62,7 @@ def export(
         raise DiffaugError("--score needs --quantize")
     if folder.exists() and not overwrite:
         raise DiffaugError(f"{folder} exists already; choose another path or pass --overwrite")
+    check_output(folder, [model, score])
     from diffaug.data.read import read_scored_pairs
     from diffaug.embedder import Embedder
 

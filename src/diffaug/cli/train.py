@@ -13,6 +13,7 @@ import typer
 from diffaug.cli.plugins import Plugins
 from diffaug.config import load_recipe, recipe_names, recipe_path, recipe_text
 from diffaug.errors import DiffaugError
+from diffaug.files import check_output
 
 recipes = typer.Typer(help="List, show and copy the recipes included in the package.", no_args_is_help=True)
 
@@ -115,6 +116,7 @@ def cp(
         raise DiffaugError(f"{target} must end in .yaml")
     if target.exists():
         raise DiffaugError(f"{target} exists already; choose another file")
+    check_output(target)
     try:
         shutil.copyfile(recipe_path(name), target)
     except OSError as error:

@@ -97,10 +97,10 @@ class Registry:
         Raises:
             DiffaugError: it is unknown, or cannot be imported.
         """
-        self.check(name)
         if name in self._plugins:
             return self._plugins[name]
         if name not in self._loaded:
+            self.check(name)
             if name in self._own:
                 self._loaded[name] = self._own[name].load()
             else:

@@ -12,6 +12,7 @@ import numpy as np
 
 from diffaug.data.columns import Columns, Kind, Layout, find_layout, recognise
 from diffaug.data.labels import Label
+from diffaug.data.leakage import find_leakage, sentence_columns
 from diffaug.data.problems import ProblemCount, quoted
 from diffaug.data.read import open_source, read_table
 from diffaug.data.records import (
@@ -50,13 +51,16 @@ class DataReport:
         return "\n".join(f"{heading:<{width}}{line}" for heading, line in rows)
 
 
-def check(source: Source, columns: Columns | None = None, kind: Kind | None = None) -> DataReport:
+def check(
+    source: Source, columns: Columns | None = None, kind: Kind | None = None, against: Sequence[Source] = ()
+) -> DataReport:
     """Read all of ``source`` and describe it.
 
     Args:
         source: anything that the readers take.
         columns: which column is what, if the names are not the usual ones.
         kind: of the data; left out, it is recognised.
+        against: evaluation data, whose sentences and pairs should not occur in ``source``.
     """
     problems, report = ProblemCount(), DataReport()
     try:
@@ -81,6 +85,10 @@ def check(source: Source, columns: Columns | None = None, kind: Kind | None = No
     with_problems = f", {len(problems):,} with problems" if problems else ""
     report.add("rows", f"{len(data):,} usable{skipped}{with_problems}")
     use = _describe(data, report, str(source))
+    if reporter.notes:
+        report.add("note", *reporter.notes)
+    for other in against:
+        _add_shared(report, data, other)
     _add_problems(report, problems)
     if len(problems) > len(data):
         use = ["unusable: most rows have problems, so the file probably has another format"]
@@ -94,6 +102,21 @@ def check(source: Source, columns: Columns | None = None, kind: Kind | None = No
             use.append("set the columns there too: --set data.columns.KEY.ROLE=NAME, where KEY is nli, dev and so on")
     report.add("use" if report.usable else "verdict", *use)
     return report
+
+
+def _add_shared(report: DataReport, data: Any, other: Source) -> None:
+    """What evaluation data shares with ``data``; rows of it that cannot be used are left out."""
+    table, reporter = open_source(other, ProblemCount())
+    layout, _ = recognise(table)
+    evaluation = sentence_columns(read_table(table, layout, reporter))
+    (found,) = find_leakage({table.name: evaluation}, [sentence_columns(data)]).values()
+    lines = [f"{table.name}: {found}"]
+    if found:
+        lines.append(
+            "remove these rows from one of the files: a score on sentences that were trained on is too high (nearly: "
+            f"at least {100 * found.threshold:.0f} % of the word pairs are the same)"
+        )
+    report.add("shared", *lines)
 
 
 def _describe(data: Any, report: DataReport, source: str) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from diffaug.data.labels import has_no_gold_label, parse_label, parse_score
+from diffaug.data.problems import printable
 from diffaug.data.table import Row, Table
 from diffaug.errors import DiffaugError
 
@@ -255,7 +256,7 @@ def _missing_columns(
         hint = f"the file seems to be separated by {_SEPARATORS[other][0]}, "
         hint += f"not by {_SEPARATORS[table.separator][0]}: {_SEPARATORS[other][1]}"
     where = f"{table.name}, line 1" if table.may_have_header else table.name
-    there = ", ".join(name or "(no name)" for name in names)
+    there = ", ".join(printable(name) or "(no name)" for name in names)
     return LayoutError(
         f"{where}: no column for {', '.join(wanted)}, which {kind.value} need; the columns are: {there}; {hint}",
         missing,
@@ -303,7 +304,7 @@ def _refuse_possible_header(table: Table, kind: Kind, head: list[Row], rows: lis
     if _like_names(first) and not _mostly(_like_names, rows[1:]):
         roles, names = list(ROLES[kind]), [str(cell).strip() for cell in first]
         raise LayoutError(
-            f"{table.name}, line 1: {', '.join(names)} may be column names or data; set "
+            f"{table.name}, line 1: {', '.join(map(printable, names))} may be column names or data; set "
             f"columns={dict(zip(roles, names, strict=False))} if they are names, or "
             f"columns={dict(zip(roles, range(1, len(roles) + 1), strict=True))} if they are data {_ELSEWHERE}",
             roles,
@@ -407,7 +408,8 @@ def recognise(table: Table, columns: Columns | None = None) -> tuple[Layout, str
         if kind in layouts:
             return layouts[kind], None
     head = table.head()
-    tabs, lines = Counter(str(cells[0]).count("\t") for _, cells in head).most_common(1)[0]
+    counts = Counter(str(cells[0]).count("\t") for _, cells in head if cells)
+    tabs, lines = max(counts.items(), key=lambda count: count[1], default=(0, 0))
     if tabs and lines > 0.9 * len(head) and len(head) > 1:
         raise DiffaugError(
             f"{table.name} looks like sentences, but nearly every line has {tabs} tab{'s' * (tabs > 1)}, as in a table "

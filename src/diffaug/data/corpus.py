@@ -15,6 +15,7 @@ from diffaug.data.cache import DataCache, file_key
 from diffaug.data.collate import Collator
 from diffaug.data.columns import Columns
 from diffaug.data.labels import Label
+from diffaug.data.leakage import Leakage, find_leakage
 from diffaug.data.problems import OnBad, quoted
 from diffaug.data.read import read_labelled, read_scored_pairs, read_sentences
 from diffaug.data.records import (
@@ -28,7 +29,7 @@ from diffaug.data.records import (
     triplets_from_pairs,
 )
 from diffaug.data.sampling import Examples, Mixture, draw, draw_indices
-from diffaug.data.table import IN_MEMORY, InMemoryRows
+from diffaug.data.table import HUB_PREFIX, IN_MEMORY, InMemoryRows, pin_revision
 from diffaug.data.tokens import TokenColumn
 from diffaug.errors import DiffaugError
 from diffaug.provenance import record_reads
@@ -58,9 +59,11 @@ class Corpus:
         collator: of the model to be trained.
         in_memory: rows passed in Python, by the name of the setting that they replace.
         cache: data that earlier runs have read and tokenised.
+        revisions: the commits to read of data sets on the hub; see `revisions`.
 
     Attributes:
         files: for each setting that was read, the SHA-256 of its sources, by their names.
+        revisions: for each source on the hub that was read, the same source with its commit.
     """
 
     def __init__(
@@ -69,12 +72,15 @@ class Corpus:
         collator: Collator,
         in_memory: Mapping[str, InMemoryRows] | None = None,
         cache: DataCache | None = None,
+        revisions: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = settings
         self._collator = collator
         self._in_memory = in_memory or {}
         self.files: dict[str, dict[str, str]] = {}
         self._cache = cache or DataCache()
+        self.revisions = dict(revisions or {})
+        self._trained_on: set[str] = set()
 
     @cached_property
     def labelled(self) -> list[Labelled]:
@@ -150,12 +156,14 @@ class Corpus:
             positive: makes the second sentence of a positive pair from the first; left out, there is one column.
         """
         if positive is not None:
+            self._trained_on.add("unlabelled")
             return self._distinct(self._unlabelled, positive)
         return self._examples("sentences", "unlabelled", lambda: self._distinct(self._unlabelled))
 
     def nli_sentences(self, positive: Callable[[str], str] | None = None) -> Examples:
         """The sentences of the labelled data without their labels; see `sentences`."""
         if positive is not None:
+            self._trained_on.add("nli")
             return self._distinct(self._nli_sentences(), positive)
         return self._examples("sentences", "nli", lambda: self._distinct(self._nli_sentences()))
 
@@ -188,6 +196,21 @@ class Corpus:
     def test(self) -> ScoredPairs | None:
         """Scored pairs for the final score."""
         return self._scored("test")
+
+    def leakage(self) -> dict[str, Leakage]:
+        """What dev and test share with the data that examples were made from so far."""
+        scored = {name: pairs for name, pairs in (("dev", self.dev()), ("test", self.test())) if pairs is not None}
+        if not scored or not self._trained_on:
+            return {}
+
+        def compare() -> dict[str, Leakage]:
+            training = [part.texts() for part in self.labelled] if "nli" in self._trained_on else []
+            training += [[self._unlabelled]] if "unlabelled" in self._trained_on else []
+            return find_leakage({name: pairs.texts() for name, pairs in scored.items()}, training)
+
+        keys = [self._key(name) for name in (*scored, *sorted(self._trained_on))]
+        key = None if None in keys else ("leakage", tuple(scored), tuple(keys), self._drawn())
+        return self._cache.once(key, compare)
 
     @cached_property
     def _unlabelled(self) -> list[str]:
@@ -356,21 +379,22 @@ class Corpus:
     def _key(self, name: str) -> Hashable | None:
         return file_key(self._sources(name), self._settings.columns.get(name), self._settings.on_bad)
 
+    def _drawn(self) -> tuple[Hashable, ...]:
+        """Which part of the labelled data is used, and how its labels are read."""
+        shares = tuple(self._settings.proportions or ())
+        return self._settings.labels, self._settings.label_draw, shares, self._label_key()
+
     def _label_key(self) -> tuple[tuple[str, str], ...]:
         return tuple(sorted((self._settings.label_names or {}).items()))
 
     def _examples(self, kind: str, name: str, make: Callable[[], Examples]) -> Examples:
         """Examples from the data of a setting, or from the cache."""
-        settings = self._settings
+        self._trained_on.add(name)
         key = self._key(name)
         _ = self.labelled if name == "nli" else self._unlabelled  # even if the examples are cached: `files` needs it
         if key is None:
             return self._log_truncation(name, make())
-        part = None
-        if name == "nli":
-            shares = tuple(settings.proportions or ())
-            sampling = (settings.labels, settings.label_draw, shares, settings.per_class)
-            part = (*sampling, settings.nli_classes, self._label_key())
+        part = (*self._drawn(), self._settings.nli_classes, self._settings.per_class) if name == "nli" else None
         return self._cache.once((kind, key, part, self._collator.cache_key), lambda: self._log_truncation(name, make()))
 
     def _log_truncation(self, name: str, examples: Examples) -> Examples:
@@ -399,7 +423,12 @@ class Corpus:
                     f"data.{name} was {source}, and is not in a file; pass it again, as in train(recipe, out, "
                     f"{name}=rows), or set data.{name} to a file"
                 )
-        return sources
+        return [self._pinned(source) if source.startswith(HUB_PREFIX) else source for source in sources]
+
+    def _pinned(self, source: str) -> str:
+        if source not in self.revisions:
+            self.revisions[source] = pin_revision(source)
+        return self.revisions[source]
 
     def _named(self, name: str) -> str:
         """The sources of a setting, for messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from enum import Enum
 from numbers import Real
@@ -37,6 +38,8 @@ _WORDS = {word: label for label, words in _SPELLINGS.items() for word in words}
 _TWO = {1: Label.ENTAILMENT, 0: Label.NOT_ENTAILMENT}
 _THREE = {0: Label.ENTAILMENT, 1: Label.NEUTRAL, 2: Label.CONTRADICTION}
 
+_NAMES_LABEL_1 = re.compile(r"is_|entail|duplicate|paraphrase|same|match|equal|equivalent|positive", re.IGNORECASE)
+
 KNOWN_LABELS = (
     "entailment, neutral, contradiction (or 0, 1, 2), or entailment, not_entailment (or same, different, or 1, 0)"
 )
@@ -61,9 +64,16 @@ def has_no_gold_label(value: object) -> bool:
     return label_key(value) in ("-", "-1")
 
 
-def code_meanings(codes: set[int]) -> dict[int, Label]:
-    """What the numbers of a file mean: three labels if a 2 occurs, otherwise two."""
-    return _THREE if 2 in codes else _TWO
+def code_meanings(codes: set[int], column: str, *, has_no_gold: bool) -> tuple[dict[int, Label], bool]:
+    """What the numbers of a file mean, and whether that is sure.
+
+    Three labels if a 2 occurs, or pairs without a gold label, as SNLI and MultiNLI have; two labels if the name of the
+    column is that of label 1, such as ``is_duplicate``. Otherwise 0 and 1 are read as two labels, which is a guess: in
+    a file of SNLI without contradictions 0 is entailment.
+    """
+    if 2 in codes or (codes and has_no_gold):
+        return _THREE, True
+    return _TWO, not codes or _NAMES_LABEL_1.match(column) is not None
 
 
 def label_mapping(labels: Mapping[str | int, str]) -> dict[str, Label]:

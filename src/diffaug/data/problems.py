@@ -14,6 +14,7 @@ logger = logging.getLogger("diffaug.data")
 
 # Only the first problems are stored: a file of a million bad rows must not fill the memory.
 _STORED = 5
+HOW_TO_SKIP = "on_bad='skip' (in a recipe: data.on_bad)"
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,24 @@ class ProblemCount:
 class Reporter:
     """Handles the problems of one source as ``on_bad`` says, and counts them.
 
+    Args:
+        on_bad: what to do with a bad row.
+        how_to_skip: the setting that skips bad rows, for messages.
+
     Attributes:
         bad: counts of bad rows.
         skipped: counts of harmless rows, which are never passed to ``on_bad``.
+        notes: what else the user should know about the source.
     """
 
-    def __init__(self, on_bad: OnBad) -> None:
+    def __init__(self, on_bad: OnBad, how_to_skip: str = HOW_TO_SKIP) -> None:
         if not callable(on_bad) and on_bad not in ("error", "skip"):
             raise DiffaugError(f"on_bad must be 'error', 'skip' or a function, got {on_bad!r}")
         self.bad = ProblemCount()
         self.skipped = ProblemCount()
+        self.notes: list[str] = []
         self._on_bad = on_bad
+        self._how_to_skip = how_to_skip
 
     def __call__(self, problem: Problem) -> None:
         if problem.harmless:
@@ -86,12 +94,17 @@ class Reporter:
             return
         if self._on_bad == "error":
             raise DiffaugError(
-                f"{problem}; fix the {problem.unit}, or skip such {problem.unit}s with on_bad='skip' (in a recipe: "
-                "data.on_bad)"
+                f"{problem}; fix the {problem.unit}, or skip such {problem.unit}s with {self._how_to_skip}"
             )
         self.bad(problem)
         if callable(self._on_bad):
             self._on_bad(problem)
+
+    def note(self, source: str, text: str) -> None:
+        """Store a note, and log it unless the caller looks at problems itself."""
+        self.notes.append(text)
+        if not callable(self._on_bad):
+            logger.warning("%s: %s", source, text)
 
     def finish(self, source: str, used: int) -> None:
         """Log what was skipped, after the last row.
@@ -119,6 +132,11 @@ class Reporter:
 def raise_problem(problem: Problem) -> None:
     """Raise an error for any problem; the default of the line reader."""
     raise DiffaugError(str(problem))
+
+
+def printable(name: str) -> str:
+    """A name from user data as it is, or its repr if it has line breaks or other control characters."""
+    return name if name.isprintable() else repr(name)
 
 
 def quoted(value: object, width: int = 40) -> str:

@@ -10,7 +10,7 @@ without a gold label and rows of another split are not errors; they are always s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from diffaug.data.labels import (
     parse_label,
     parse_score,
 )
-from diffaug.data.problems import OnBad, Problem, Reporter, quoted
+from diffaug.data.problems import HOW_TO_SKIP, OnBad, Problem, Reporter, quoted
 from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, ScoredPairs, Triplets
 from diffaug.data.table import MISSING, Source, Table, open_table, split_index
 from diffaug.errors import DiffaugError
@@ -41,6 +41,7 @@ from diffaug.errors import DiffaugError
 LabelNames = Mapping[Any, str]
 """A user's mapping from the labels in a file to entailment, neutral, contradiction or not_entailment."""
 
+WITHOUT_GOLD = "without a gold label"
 _WITH_VALUE = (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS, Kind.CLASSES)
 _NOT_MIXED = "all rows must be triplets, or all must be pairs"
 
@@ -72,8 +73,10 @@ def read_labelled_pairs(
 ) -> LabelledPairs:
     """Pairs from the columns ``premise, hypothesis, label``.
 
-    Labels are words, or numbers: 0, 1, 2 for entailment, neutral, contradiction if a 2 occurs in the data, otherwise 1
-    and 0 for entailment or not. ``labels`` overrides this, for example ``{"0": "entailment", "1": "not_entailment"}``.
+    Labels are words, or numbers: 0, 1, 2 for entailment, neutral, contradiction if a 2 or pairs without a gold label
+    occur in the data, otherwise 1 and 0 for entailment or not. The latter is a guess, which is logged, unless the
+    column's name says what 1 means (``is_entailment``). ``labels`` overrides this, for example ``{"0": "entailment",
+    "1": "not_entailment"}``.
     Pairs without a gold label (``-`` or -1) are skipped. Of AllNLI.tsv the split ``train`` is read.
     """
     pairs: LabelledPairs = _read(source, Kind.LABELLED_PAIRS, columns, on_bad, labels)
@@ -145,9 +148,9 @@ def _nearest(errors: Mapping[Kind, LayoutError]) -> str:
     return "; ".join(f"as {kind.value}: {errors[kind]}" for kind in kinds)
 
 
-def open_source(source: Source, on_bad: OnBad) -> tuple[Table, Reporter]:
+def open_source(source: Source, on_bad: OnBad, how_to_skip: str = HOW_TO_SKIP) -> tuple[Table, Reporter]:
     """Open a source that must have at least one row, and the reporter of its problems."""
-    reporter = Reporter(on_bad)
+    reporter = Reporter(on_bad, how_to_skip)
     table = open_table(source, reporter)
     if not table.head():
         if not reporter.bad:
@@ -183,6 +186,8 @@ def read_table(
     if layout.refusal is not None:
         raise DiffaugError(layout.refusal)
     kind = layout.kind
+    names = layout.column_names(table)
+    label_column = names[layout.indices[-1]] if names else ""
     parse: Callable[[object], Any] | None = None
     if kind is Kind.LABELLED_PAIRS:
         parse, split = _LabelParser(labels), "train"
@@ -190,21 +195,21 @@ def read_table(
         parse = _parse_score
     elif kind is Kind.CLASSES:
         parse = _parse_class
-    rows = _usable_rows(table, layout, reporter, split)
+    rows = usable_rows(table, layout, reporter, split)
     if kind is Kind.SENTENCES:
         sentences = [texts[0] for _, texts, _ in rows]
         reporter.finish(table.name, len(sentences))
         return sentences
     columns: list[list[Any]] = [[] for _ in layout.indices]
-    for number, cells, value in rows:
+    for number, values, cells in rows:
         if parse is not None:
-            parsed = parse(value)
+            parsed = parse(cells[layout.indices[-1]])
             if isinstance(parsed, _Bad):
                 reporter(Problem(table.name, table.unit, number, parsed.kind, parsed.detail, parsed.harmless))
                 continue
-            cells.append(parsed)
-        for column, cell in zip(columns, cells, strict=True):
-            column.append(cell)
+            values.append(parsed)
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
     reporter.finish(table.name, len(columns[0]))
     if kind is Kind.TRIPLETS:
         return Triplets(*columns)
@@ -213,7 +218,10 @@ def read_table(
     if kind is Kind.CLASSES:
         return Classes(*columns)
     if kind is Kind.LABELLED_PAIRS:
-        meanings = code_meanings({label for label in columns[2] if isinstance(label, int)})
+        codes = {label for label in columns[2] if isinstance(label, int)}
+        meanings, sure = code_meanings(codes, label_column, has_no_gold=WITHOUT_GOLD in reporter.skipped.kinds)
+        if not sure:
+            reporter.note(table.name, _guess(meanings))
         columns[2] = [label if isinstance(label, Label) else meanings[label] for label in columns[2]]
         return LabelledPairs(*columns)
     for name, number in table.late_names.items():
@@ -223,6 +231,15 @@ def read_table(
                 "data into two files"
             )
     return PositivePairs(*columns)
+
+
+def _guess(meanings: Mapping[int, Label]) -> str:
+    read = " and ".join(f"{code} as {meanings[code].value}" for code in (0, 1))
+    return (
+        f"the labels 0 and 1 are read {read}, which is a guess: in some files 0 is entailment; say what they mean, as "
+        "in --set data.label_names.0=entailment --set data.label_names.1=neutral (in Python: labels={0: 'entailment', "
+        "1: 'neutral'})"
+    )
 
 
 @dataclass(frozen=True)
@@ -246,7 +263,7 @@ class _LabelParser:
         label = parse_label(cell) if self._names is None else self._names.get(label_key(cell))
         if label is None:
             if has_no_gold_label(cell):
-                return _Bad("without a gold label", f"the label {quoted(cell)} means no gold label", harmless=True)
+                return _Bad(WITHOUT_GOLD, f"the label {quoted(cell)} means no gold label", harmless=True)
             advice = "map others with labels={LABEL: 'entailment'} (in a recipe: data.label_names)"
             return _Bad("unknown label", f"the label {quoted(cell)} is unknown; known are {self._known}; {advice}")
         if self._words is None:
@@ -266,10 +283,10 @@ def _parse_class(cell: object) -> str | _Bad:
     return name or _Bad("no class", "the class is empty")
 
 
-def _usable_rows(
-    table: Table, layout: Layout, reporter: Reporter, split: str | None
-) -> Iterator[tuple[int, list[Any], object]]:
-    """Each usable row's number, its sentences, and its label or score where the kind has one.
+def usable_rows(
+    table: Table, layout: Layout, reporter: Reporter, split: str | None = None
+) -> Iterator[tuple[int, list[Any], Sequence[object]]]:
+    """Each usable row's number, its sentences, and all its cells.
 
     From a public file with several splits, only the rows of ``split`` if it is given.
     """
@@ -278,7 +295,8 @@ def _usable_rows(
     if layout.header:
         next(rows)
     places = list(zip(layout.indices, layout.titles, strict=True))
-    value_at = places.pop()[0] if layout.kind in _WITH_VALUE else None
+    if layout.kind in _WITH_VALUE:
+        places.pop()  # the label, score or class
     # A triplet without a negative may be a pair among triplets.
     hints = {layout.indices[-1]: f"; {_NOT_MIXED}"} if layout.kind is Kind.TRIPLETS else {}
 
@@ -309,7 +327,7 @@ def _usable_rows(
                 break
             texts.append(text)
         else:
-            yield number, texts, None if value_at is None else cells[value_at]
+            yield number, texts, cells
 
 
 def _width_detail(table: Table, layout: Layout, found: int, expected: int) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class _Records:
+class Records:
     """Base class: the fields of a subclass are lists of the same length.
 
     Attributes:
@@ -50,7 +50,7 @@ class _Records:
 
 
 @dataclass(frozen=True)
-class PositivePairs(_Records):
+class PositivePairs(Records):
     """Two sentences that belong together: a question and its duplicate, a query and its answer."""
 
     kind: ClassVar[str] = "positive pairs"
@@ -67,7 +67,7 @@ class Triplets(PositivePairs):
 
 
 @dataclass(frozen=True)
-class LabelledPairs(_Records):
+class LabelledPairs(Records):
     """Premise, hypothesis, and the label of the pair."""
 
     kind: ClassVar[str] = "labelled pairs"
@@ -99,7 +99,7 @@ class LabelledPairs(_Records):
 
 
 @dataclass(frozen=True)
-class ScoredPairs(_Records):
+class ScoredPairs(Records):
     """Two sentences and their similarity as judged by people, on any increasing scale."""
 
     kind: ClassVar[str] = "scored pairs"
@@ -117,7 +117,7 @@ class ScoredPairs(_Records):
 
 
 @dataclass(frozen=True)
-class Classes(_Records):
+class Classes(Records):
     """Sentences and the class of each: an intent, a topic, a kind of ticket."""
 
     kind: ClassVar[str] = "sentences with a class"
@@ -129,7 +129,7 @@ Labelled = PositivePairs | LabelledPairs | ScoredPairs | Classes
 """Labelled data of any kind; triplets are positive pairs too."""
 
 
-AnyRecords = TypeVar("AnyRecords", bound=_Records)
+AnyRecords = TypeVar("AnyRecords", bound=Records)
 
 
 def concatenate(parts: Sequence[AnyRecords]) -> AnyRecords:

@@ -1,7 +1,8 @@
 """A table is what every data source looks like to the readers: numbered rows of cells, with or without column names.
 
 A source is a file (.txt, .csv, .tsv, .jsonl, each also .gz and .xz, or .parquet), a data set on the hub
-(``hub:owner/name/config/split``), the sample data (``sample:name``), or rows in memory.
+(``hub:owner/name/config/split``, with a revision ``hub:owner/name@REVISION/config/split``), the sample data
+(``sample:name``), or rows in memory.
 
 Some public data sets are not in the format that their file names say. They are recognised by their content, and a
 quotation mark in them is text.
@@ -10,7 +11,9 @@ quotation mark in them is text.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -164,17 +167,37 @@ def source_path(source: str | os.PathLike[str]) -> Path:
     return SAMPLE_FILES[name]
 
 
-def hub_parts(source: str) -> tuple[str, str | None, str]:
-    """Name, configuration and split of a ``hub:`` source. The last two are given together or not at all."""
+def hub_parts(source: str) -> tuple[str, str | None, str | None, str]:
+    """Name, revision, configuration and split of a ``hub:`` source. The last two are given together or not at all."""
     parts = source.removeprefix(HUB_PREFIX).split("/")
-    if not 1 <= len(parts) <= 4 or not parts[0] or not parts[-1]:
+    count = len(parts) if len(parts) <= 2 else len(parts) - 2
+    name, at, revision = "/".join(parts[:count]).partition("@")
+    if not 1 <= len(parts) <= 4 or not parts[-1] or not all(name.split("/")) or (at and not revision):
         raise DiffaugError(
             f"{source} is not a valid hub source; write hub:owner/name for the train split, or "
-            "hub:owner/name/config/split (the config may be empty: hub:owner/name//test)"
+            "hub:owner/name/config/split (the config may be empty: hub:owner/name//test); a revision follows the name: "
+            "hub:owner/name@REVISION"
         )
-    if len(parts) <= 2:
-        return "/".join(parts), None, "train"
-    return "/".join(parts[:-2]), parts[-2] or None, parts[-1]
+    config, split = parts[count:] or ("", "train")
+    return name, revision or None, config or None, split
+
+
+def pin_revision(source: str) -> str:
+    """A ``hub:`` source with the commit that its revision is now, so that it can be read again.
+
+    Without a connection, the source is returned as it is.
+    """
+    name, revision, _, _ = hub_parts(source)
+    if revision is not None and re.fullmatch("[0-9a-f]{40}", revision):
+        return source
+    try:
+        from huggingface_hub import HfApi, constants
+
+        commit = HfApi().dataset_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT).sha
+    except Exception:  # if the data set does not exist, the error comes when it is read
+        return source
+    rest = source.removeprefix(f"{HUB_PREFIX}{name}" + ("" if revision is None else f"@{revision}"))
+    return f"{HUB_PREFIX}{name}@{commit}{rest}"
 
 
 def split_index(names: Sequence[str]) -> int | None:
@@ -229,11 +252,12 @@ def _with_label_names(dataset: Any) -> Iterator[dict[str, object]]:
         if getattr(feature, "names", None) is not None
     }
     for row in dataset:
-        for column, names in named.items():
-            code = row[column]
-            if isinstance(code, int) and 0 <= code < len(names):
-                row = {**row, column: names[code]}
-        yield row
+        yield {**row, **{column: _label_name(row[column], names) for column, names in named.items()}} if named else row
+
+
+def _label_name(code: Any, names: Sequence[str]) -> Any:
+    """The name of a label code; other codes, such as -1 for no gold label, stay."""
+    return names[code] if isinstance(code, int) and 0 <= code < len(names) else code
 
 
 def _format(path: Path) -> tuple[str, str]:
@@ -372,12 +396,18 @@ def _parquet_table(path: Path) -> Table:
     # Columns of lists, such as embeddings, are not used here and would take most of the time.
     names = tuple(column.name for column in file.schema_arrow if not pyarrow.types.is_nested(column.type))
 
+    label_names = _parquet_label_names(file.schema_arrow.metadata or {})
+    named = {i: label_names[name] for i, name in enumerate(names) if name in label_names}
+
     def rows() -> Iterator[Row]:
         number = 0
         try:
             with file:
                 for batch in file.iter_batches(columns=list(names)):
-                    for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    columns = [column.to_pylist() for column in batch.columns]
+                    for i, labels in named.items():
+                        columns[i] = [_label_name(code, labels) for code in columns[i]]
+                    for cells in zip(*columns, strict=True):
                         number += 1
                         yield number, cells
             report_read(str(path), sha256)
@@ -387,18 +417,27 @@ def _parquet_table(path: Path) -> Table:
     return Table(str(path), _FORMATS[".parquet"], names, rows())
 
 
+def _parquet_label_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of label codes by column, where `datasets` has written the file."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {column: feature["names"] for column, feature in features.items() if "names" in feature}
+    except (KeyError, ValueError, TypeError):
+        return {}
+
+
 def _hub_table(source: str) -> Table:
-    name, config, split = hub_parts(source)
+    name, revision, config, split = hub_parts(pin_revision(source))
     try:
         datasets = import_module("datasets")
     except ImportError as error:
         raise DiffaugError(f"{source}: reading from the hub needs datasets: pip install 'diffaug[hub]'") from error
     try:
-        rows = datasets.load_dataset(name, config, split=split)
+        rows = datasets.load_dataset(name, config, split=split, revision=revision)
     except Exception as error:  # the library raises its own errors, those of the HTTP client and of the system
         raise DiffaugError(f"{source} could not be loaded from the hub: {_one_line(error)}") from error
-    values = _hashed(enumerate(iterate(rows), start=1), source)
-    return _table_from_values(values, source, "a data set on the hub", "row")
+    words = f"a data set on the hub, {f'revision {revision}' if revision else 'unknown revision'}"
+    return _table_from_values(_hashed(enumerate(iterate(rows), start=1), source), source, words, "row")
 
 
 def _one_line(error: BaseException) -> str:

@@ -13,7 +13,6 @@ import torch
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.tasks import Embeddings, Vectors
-from diffaug.models.io.fetch import EMBEDDED_MODEL
 
 Model = str | os.PathLike[str] | Embedder | Callable[[list[str]], Any] | None
 """A folder or hub name, an `Embedder`, or an object with ``encode`` or callable with a list of sentences."""
@@ -52,8 +51,7 @@ class EvaluatedModel:
         self._batch_size, self._show_progress = batch_size, show_progress
         if model is None or isinstance(model, (str, os.PathLike)):
             name = "the embedded encoder" if model is None else os.fspath(model)
-            source = EMBEDDED_MODEL if model is None else model
-            self.embedder = Embedder.from_pretrained(source, device=device, trust_remote_code=trust_remote_code)
+            self.embedder = Embedder.from_pretrained(model, device=device, trust_remote_code=trust_remote_code)
         elif isinstance(model, Embedder):
             name = "an Embedder"
             self.embedder = model
@@ -65,6 +63,17 @@ class EvaluatedModel:
             name = getattr(model, "__qualname__", type(model).__qualname__)
             self._call = call
         self.info = ModelInfo(name, None if self.embedder is None else self.embedder.fingerprint())
+
+    def backbone(self) -> str:
+        """The backbone that a trained model started from, as its recipe names it.
+
+        Raises:
+            DiffaugError: the model does not know it.
+        """
+        recipe = None if self.embedder is None else self.embedder.provenance.recipe
+        if not recipe:
+            raise DiffaugError(f"{self.info.name} was not trained by diffaug, so there is no model before its training")
+        return str(recipe["model"]["backbone"])
 
     def embed(self, sentences: Sequence[str]) -> Embeddings:
         """Encode distinct sentences in one call; the vectors are not normalised.

@@ -26,10 +26,13 @@ from diffaug.evaluation.retrieval_data import KEYS, read_retrieval
 from diffaug.evaluation.retrieval_data import ROLES as RETRIEVAL_ROLES
 from diffaug.evaluation.statistics import Comparison, average, bootstrap, compare, interval
 from diffaug.evaluation.tasks import Task, TaskResult, registered_task
+from diffaug.provenance import device_name, record_reads, versions
 
 PathLike = str | os.PathLike[str]
 Retrieval = Source | Mapping[str, Any]
 HUB = "hub"
+# The name, for a comparison, of the backbone that a model was trained from.
+BEFORE = "before"
 # The column roles of each kind of own data.
 _OWN_ROLES = {"pairs": ROLES[Kind.SCORED_PAIRS], "triplets": ROLES[Kind.TRIPLETS], "retrieval": RETRIEVAL_ROLES}
 _AVERAGED = {"sts": STS_PROTOCOL, "transfer": "logreg"}
@@ -78,7 +81,7 @@ def evaluate(
         columns: the columns of your own data, for example ``{"score": "rating"}``; in a file without header a number,
             from 1. Pairs have ``sentence1``, ``sentence2`` and ``score``; triplets ``anchor``, ``positive`` and
             ``negative``; a retrieval table ``query`` and ``document``. Default: recognised by names and values.
-        versus: another model, compared on the same rows.
+        versus: another model, compared on the same rows; ``"before"`` is the backbone that the model was trained from.
         seed: seed of the bootstrap and of cross-validation.
         resamples: number of bootstrap resamples; 0 turns intervals and tests off.
         confidence: confidence of the intervals.
@@ -102,15 +105,16 @@ def evaluate(
         raise DiffaugError(f"confidence must be between 0 and 1, got {confidence}")
     if versus is not None and resamples == 0:
         raise DiffaugError("comparing two models needs resamples: give a positive number or leave it out")
-    own = _own_tasks(
-        {"pairs": pairs, "triplets": triplets, "retrieval": retrieval}, columns or {}, ignore_identical_ids
-    )
-    names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
-    if not names and not own:
-        raise DiffaugError("nothing to evaluate: give tasks or your own data")
-    own += [registered_task(name) for name in names if name in TASKS]
-    names = [name for name in names if name not in TASKS]
-    loaded = _Tasks(names, data, own, seed)
+    with record_reads() as reads:
+        own = _own_tasks(
+            {"pairs": pairs, "triplets": triplets, "retrieval": retrieval}, columns or {}, ignore_identical_ids
+        )
+        names = choose_tasks(("sts" if not own else "") if tasks is None else tasks)
+        if not names and not own:
+            raise DiffaugError("nothing to evaluate: give tasks or your own data")
+        own += [registered_task(name) for name in names if name in TASKS]
+        names = [name for name in names if name not in TASKS]
+        loaded = _Tasks(names, data, own, seed)
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "device": device,
@@ -118,16 +122,20 @@ def evaluate(
         "show_progress": show_progress,
     }
     settings = EvaluationSettings(seed, resamples, confidence)
+    evaluated = EvaluatedModel(model, **options)
+    other = None if versus is None else EvaluatedModel(evaluated.backbone() if versus == BEFORE else versus, **options)
     result = EvaluationResult(
-        **vars(loaded.score(EvaluatedModel(model, **options), settings)),
+        **vars(loaded.score(evaluated, settings)),
         missing=loaded.missing,
         warnings=loaded.warnings,
-        files={str(path): checksum for path, checksum in sorted(loaded.files.items())},
+        files=dict(sorted(reads.items())),
         sentences=len(loaded.sentences),
         settings=settings,
+        versions=versions(),
+        device="" if evaluated.embedder is None else device_name(evaluated.embedder.device),
     )
-    if versus is not None:
-        result.versus = loaded.score(EvaluatedModel(versus, **options), settings)
+    if other is not None:
+        result.versus = loaded.score(other, settings)
         result.comparisons = _compare(result, result.versus, confidence)
     return result
 
@@ -141,7 +149,6 @@ class _Tasks:
         self.tasks: list[Task] = []
         self.missing: dict[str, str] = {}
         self.warnings: list[str] = []
-        self.files: dict[Path, str] = {}
         self.geometry: GeometryTask | None = None
         if names:
             self._read_public(names, data, seed, needed=not own)
@@ -184,7 +191,6 @@ class _Tasks:
                     (stsb,) = found.subtasks.values()
                     self.geometry = GeometryTask.from_pairs(spec.name, stsb, 0.0, 5.0)
         self.warnings += folder.warnings
-        self.files |= folder.files
 
     def _add(self, name: str, task: Task | None, why_not: str) -> None:
         if task is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffaug.data.lines import read_lines
+from diffaug.data.public.store import recorded_checksum
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.protocol import CHECKSUMS
 from diffaug.provenance import record_reads
@@ -66,6 +67,11 @@ class DataFolder:
             lines = [text for _, text in read_lines(path, encoding=encoding)]
         if path not in self.files:
             self.files[path] = found = reads[str(path)]
+            if (recorded := recorded_checksum(path)) not in (None, found):
+                raise DiffaugError(
+                    f"{path} has changed since it was downloaded (SHA-256 {found[:12]}... instead of "
+                    f"{str(recorded)[:12]}...); download it again (diffaug data get NAME --again)"
+                )
             known = CHECKSUMS.get(path.name)
             if known is not None and known != found:
                 self.warnings.append(

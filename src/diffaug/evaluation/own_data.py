@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diffaug.data.records import ScoredPairs, Triplets
 from diffaug.evaluation.retrieval_data import RetrievalData
-from diffaug.evaluation.statistics import Floats, Mean, Pearson, Spearman
+from diffaug.evaluation.statistics import Floats, Mean, Spearman, pearson
 from diffaug.evaluation.tasks import Embeddings, TaskResult
 
 RECALL_AT = (1, 5, 10, 100)
@@ -33,8 +33,8 @@ class PairsTask:
 
     def score(self, embeddings: Embeddings) -> TaskResult:
         cosines = embeddings.cosines(self.pairs.first, self.pairs.second)
-        spearman, pearson = Spearman(cosines, self.pairs.scores), Pearson(cosines, self.pairs.scores)
-        details = {"spearman": spearman.value(), "pearson": pearson.value()}
+        spearman = Spearman(cosines, self.pairs.scores)
+        details = {"spearman": spearman.value(), "pearson": pearson(cosines, self.pairs.scores)}
         return TaskResult(self.name, "own", "pairs_spearman", details["spearman"], len(cosines), spearman, details)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from diffaug.evaluation.evaluated_model import ModelInfo
 from diffaug.evaluation.geometry import Geometry
-from diffaug.evaluation.statistics import Comparison, clean_numbers
-from diffaug.evaluation.tasks import TaskResult, from_json_number
-from diffaug.files import atomic_file
+from diffaug.evaluation.statistics import Comparison, clean_numbers, from_json_number
+from diffaug.evaluation.tasks import TaskResult
+from diffaug.files import write_text
+from diffaug.provenance import RunProvenance
 from diffaug.version import __version__
 
 FORMAT_VERSION = 1
@@ -119,8 +120,10 @@ class EvaluationResult(ModelScores):
         geometry: alignment, uniformity and related measures, if requested.
         missing: requested tasks that were not evaluated, with the reason.
         warnings: problems that may affect a score.
-        files: SHA-256 of each file of the public tasks that was read.
+        files: SHA-256 of everything that was read, by the name of the file.
         sentences: number of distinct sentences that were encoded.
+        versions: of diffaug, torch and transformers.
+        device: of the model; empty for a callable.
         versus: the scores of the model to compare with.
         comparisons: paired tests, one per task and average.
     """
@@ -130,6 +133,8 @@ class EvaluationResult(ModelScores):
     files: dict[str, str] = field(default_factory=dict)
     sentences: int = 0
     settings: EvaluationSettings = field(default_factory=lambda: EvaluationSettings(0, 0, 0.95))
+    versions: dict[str, str] = field(default_factory=dict)
+    device: str = ""
     versus: ModelScores | None = None
     comparisons: list[Comparison] = field(default_factory=list)
 
@@ -149,6 +154,13 @@ class EvaluationResult(ModelScores):
                 return first, second
         return "the model", "the other"
 
+    @property
+    def provenance(self) -> RunProvenance:
+        """What decided the scores, apart from settings."""
+        models = {"model": self.model.fingerprint, "versus": self.versus.model.fingerprint if self.versus else None}
+        known = {name: fingerprint for name, fingerprint in models.items() if fingerprint is not None}
+        return RunProvenance({"tasks": self.files}, known, self.versions, self.device)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values; an undefined score is None."""
         versus = None
@@ -165,6 +177,7 @@ class EvaluationResult(ModelScores):
             "distinct_sentences": self.sentences,
             "settings": vars(self.settings),
             "files": self.files,
+            "provenance": self.provenance.to_dict(),
         }
         cleaned: dict[str, Any] = clean_numbers(everything)
         return cleaned
@@ -183,6 +196,9 @@ class EvaluationResult(ModelScores):
             sentences=values["distinct_sentences"],
             settings=EvaluationSettings(**values["settings"]),
         )
+        if (provenance := values.get("provenance")) is not None:  # older versions did not write it
+            found = RunProvenance.from_dict(provenance)
+            result.versions, result.device = dict(found.versions), found.device
         if (versus := values["versus"]) is not None:
             result.versus = cls.scores_from_dict(versus)
             first, second = result.by_name, result.versus.by_name
@@ -195,11 +211,11 @@ class EvaluationResult(ModelScores):
 
     def save_json(self, path: str | os.PathLike[str]) -> None:
         """Write `to_dict` to a file, atomically."""
-        _write(path, json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
+        write_text(Path(path), json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
 
     def save_markdown(self, path: str | os.PathLike[str]) -> None:
         """Write `to_markdown` to a file, atomically."""
-        _write(path, self.to_markdown())
+        write_text(Path(path), self.to_markdown())
 
     def to_markdown(self) -> str:
         """Tables in Markdown."""
@@ -209,8 +225,3 @@ class EvaluationResult(ModelScores):
 
     def __str__(self) -> str:
         return self.to_markdown()
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    with atomic_file(Path(path)) as temporary:
-        temporary.write_text(text, "utf-8")

@@ -22,9 +22,10 @@ from typing import Any
 
 from diffaug.data.columns import Columns
 from diffaug.data.lines import json_values, read_lines
-from diffaug.data.problems import Reporter, raise_problem
+from diffaug.data.problems import Reporter, printable, raise_problem
 from diffaug.data.table import Source, open_table
 from diffaug.errors import DiffaugError
+from diffaug.provenance import checksum, report_read
 
 _INTEGER = re.compile(r"-?[0-9]{1,9}")
 KEYS = ("queries", "corpus", "relevant")
@@ -76,6 +77,7 @@ def read_retrieval(source: Source | Mapping[str, Any], columns: Columns | None =
     if path.suffix == ".json":
         try:
             content = json.loads(path.read_text("utf-8"))
+            report_read(str(path), checksum(path))
         except (OSError, ValueError, RecursionError) as error:
             raise DiffaugError(f"{path} cannot be read as JSON: {error}") from error
         return _from_mapping(content, str(path))
@@ -172,14 +174,14 @@ def _column_index(role: str, names: Sequence[str], columns: Columns, table: str)
     chosen = next((column for key, column in columns.items() if key.casefold() in (role, *ROLES[role])), None)
     if chosen is not None:
         if chosen not in names:
-            raise DiffaugError(f"{table} has no column {chosen!r}; its columns are: {', '.join(names)}")
+            raise DiffaugError(f"{table} has no column {chosen!r}; its columns are: {', '.join(map(printable, names))}")
         return names.index(chosen)
     plain = [name.casefold() for name in names]
     index = next((plain.index(name) for name in ROLES[role] if name in plain), None)
     if index is None:
         raise DiffaugError(
-            f"{table}: retrieval needs the columns query and document, found: {', '.join(names)}; choose them with "
-            "columns= or --column query=NAME"
+            f"{table}: retrieval needs the columns query and document, found: "
+            f"{', '.join(map(printable, names))}; choose them with columns= or --column query=NAME"
         )
     return index
 

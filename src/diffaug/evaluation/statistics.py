@@ -38,20 +38,6 @@ class Statistic(Protocol):
         ...
 
 
-class Pearson(Statistic):
-    """100 times Pearson's correlation; NaN if one side is constant."""
-
-    def __init__(self, first: ArrayLike, second: ArrayLike) -> None:
-        self.first, self.second = np.asarray(first, np.float64), np.asarray(second, np.float64)
-
-    @property
-    def rows(self) -> int:
-        return len(self.first)
-
-    def resampled(self, counts: Counts) -> Floats:
-        return 100 * _correlation(self.first, self.second, counts)
-
-
 class MeanSpearman(Statistic):
     """The mean of `Spearman` over several predictions for the same rows, such as the runs of a method.
 
@@ -99,21 +85,6 @@ class Mean(Statistic):
         return 100 * (counts @ self.outcomes) / counts.sum(1)
 
 
-class F1(Statistic):
-    """100 times the F1 score of class 1; NaN in a resample without this class."""
-
-    def __init__(self, labels: ArrayLike, predicted: ArrayLike) -> None:
-        self._gold, self._found = np.asarray(labels) == 1, np.asarray(predicted) == 1
-
-    @property
-    def rows(self) -> int:
-        return len(self._gold)
-
-    def resampled(self, counts: Counts) -> Floats:
-        both = counts @ (self._gold & self._found)
-        return 100 * _divide(2.0 * both, counts @ self._gold.astype(np.int64) + counts @ self._found.astype(np.int64))
-
-
 class _Order:
     """The order of some values, from which the ranks of any resample follow as cumulative sums."""
 
@@ -143,14 +114,17 @@ class _Order:
         return centred, np.einsum("ij,ij->j", copies * centred, centred)
 
 
-def _correlation(first: Floats, second: Floats, counts: Counts) -> Floats:
-    """Pearson's correlation with rows weighted by counts; values are (rows,) or (resamples, rows)."""
-    total = counts.sum(1, keepdims=True)
-    first = first - (counts * first).sum(1, keepdims=True) / total
-    second = second - (counts * second).sum(1, keepdims=True) / total
-    weighted = counts * first
-    shared = (weighted * second).sum(1)
-    return _divide(shared, np.sqrt((weighted * first).sum(1) * (counts * second * second).sum(1)))
+def pearson(first: ArrayLike, second: ArrayLike) -> float:
+    """100 times Pearson's correlation; NaN if one side is constant."""
+    x, y = (np.asarray(values, np.float64) for values in (first, second))
+    x, y = x - x.mean(), y - y.mean()
+    return 100 * float(_divide(x @ y, np.sqrt((x @ x) * (y @ y))))
+
+
+def f1(labels: ArrayLike, predicted: ArrayLike) -> float:
+    """100 times the F1 score of class 1; NaN if there is none."""
+    gold, found = np.asarray(labels) == 1, np.asarray(predicted) == 1
+    return 100 * float(_divide(2.0 * (gold & found).sum(), gold.sum() + found.sum()))
 
 
 def _divide(above: Floats, below: ArrayLike) -> Floats:
@@ -239,7 +213,7 @@ class Comparison:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], first: float, second: float, confidence: float) -> Comparison:
         """Read what `to_dict` returned; it does not contain the scores of the models and the confidence."""
-        low, high, p_value = (math.nan if v is None else v for v in (*values["interval"], values["p_value"]))
+        low, high, p_value = map(from_json_number, (*values["interval"], values["p_value"]))
         return cls(values["name"], first, second, low, high, p_value, confidence)
 
 
@@ -269,3 +243,8 @@ def clean_numbers(value: Any) -> Any:
     if isinstance(value, float):
         return None if math.isnan(value) else round(value, 6)
     return value
+
+
+def from_json_number(value: float | None) -> float:
+    """A number of a JSON file, where None stands for NaN."""
+    return math.nan if value is None else value

@@ -19,7 +19,7 @@ from diffaug.data.table import STSB_COLUMNS
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.folder import DataFolder, check_rows, one_spaced
 from diffaug.evaluation.protocol import STS_PROTOCOL, StsSpec
-from diffaug.evaluation.statistics import Pearson, Spearman
+from diffaug.evaluation.statistics import Spearman, pearson
 from diffaug.evaluation.tasks import Embeddings, TaskResult
 
 
@@ -53,7 +53,7 @@ class StsTask:
 
 
 def _correlations(cosines: Any, scores: Any) -> dict[str, float]:
-    return {"spearman": Spearman(cosines, scores).value(), "pearson": Pearson(cosines, scores).value()}
+    return {"spearman": Spearman(cosines, scores).value(), "pearson": pearson(cosines, scores)}
 
 
 def _mean(parts: Iterable[dict[str, float]], *, weighted: bool = False) -> dict[str, float]:

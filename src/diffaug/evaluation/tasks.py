@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from diffaug.config.registry import TASKS
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.protocol import STS_PROTOCOL, TRANSFER
-from diffaug.evaluation.statistics import Floats, Statistic
+from diffaug.evaluation.statistics import Floats, Statistic, from_json_number
 
 Vectors = NDArray[np.float32]
 
@@ -85,11 +85,6 @@ class TaskResult:
         elif protocol in {task.protocol for task in TRANSFER}:
             group = "transfer"
         return cls(name, group, protocol, score, rows, None, _nan_for_none(details), low, high)
-
-
-def from_json_number(value: float | None) -> float:
-    """A number of a JSON file, where None stands for NaN."""
-    return float("nan") if value is None else value
 
 
 def _nan_for_none(values: Any) -> Any:

@@ -13,7 +13,7 @@ from diffaug.errors import DiffaugError
 from diffaug.evaluation.classifier import Labels, fits, predict_on_folds, predict_on_test
 from diffaug.evaluation.folder import DataFolder, check_rows, one_spaced
 from diffaug.evaluation.protocol import TransferSpec
-from diffaug.evaluation.statistics import F1, Mean
+from diffaug.evaluation.statistics import Mean, f1
 from diffaug.evaluation.tasks import Embeddings, TaskResult, Vectors
 from diffaug.progress import progress_bar
 
@@ -72,7 +72,7 @@ class TransferTask:
         accuracy = Mean(labels == predicted)
         details = {"accuracy": accuracy.value()}
         if self.train.second is not None:
-            details["f1"] = F1(labels, predicted).value()
+            details["f1"] = f1(labels, predicted)
         return TaskResult(self.name, "transfer", self.protocol, accuracy.value(), len(labels), accuracy, details)
 
 
@@ -96,8 +96,7 @@ def load_transfer(spec: TransferSpec, folder: DataFolder, seed: int) -> Transfer
         raise DiffaugError(
             f"{spec.name} is incomplete: {found[0].parent} lacks {absent}; add it, or do not evaluate {spec.name}"
         )
-    read = {"classes": _sentences, "sst": _sst, "trec": _trec, "mrpc": _mrpc}[spec.layout]
-    sets = [read(path, folder) for path in found]
+    sets = [_read(path, folder, spec.layout) for path in found]
     for file, path, examples in zip(spec.files, found, sets, strict=True):
         if file.rows is not None:
             check_rows(str(path), len(examples.labels), file.rows, f"{spec.name}'s {file.name}")
@@ -112,55 +111,48 @@ def load_transfer(spec: TransferSpec, folder: DataFolder, seed: int) -> Transfer
     return TransferTask(spec.name, spec.protocol, train, dev[0] if dev else None, test, seed)
 
 
-def _sentences(path: Path, folder: DataFolder) -> Examples:
-    """One sentence per line, all of the same class. The files are Latin-1."""
-    lines = [one_spaced(line) for line in folder.lines(path, "latin-1")]
-    return Examples(lines, None, [0] * len(lines))
-
-
-def _sst(path: Path, folder: DataFolder) -> Examples:
-    """``sentence<TAB>0`` or ``sentence<TAB>1``"""
-    examples = Examples([], None, [])
-    for number, line in enumerate(folder.lines(path), start=1):
-        text, tab, label = line.rpartition("\t")
-        if not tab or label.strip() not in ("0", "1"):
-            raise DiffaugError(f"{path}, line {number}: does not end in a tab and 0 or 1; download the file again")
-        examples.first.append(one_spaced(text))
-        examples.labels.append(int(label))
-    return examples
-
-
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 
-def _trec(path: Path, folder: DataFolder) -> Examples:
-    """``CLASS:subclass question``, in Latin-1; the labels are the six coarse classes."""
-    examples = Examples([], None, [])
-    for number, line in enumerate(folder.lines(path, "latin-1"), start=1):
-        label, colon, rest = line.partition(":")
-        _, space, question = rest.partition(" ")
-        if not (colon and space) or label not in _TREC_CLASSES:
-            raise DiffaugError(f"{path}, line {number}: expected CLASS:subclass question; download the file again")
-        examples.first.append(one_spaced(question))
-        examples.labels.append(_TREC_CLASSES.index(label))
+def _read(path: Path, folder: DataFolder, layout: str) -> Examples:
+    """Read a file; in the layout ``classes`` all its lines have the same class, which the caller knows."""
+    parse, expected = {
+        "classes": (lambda line: (0, line), ""),
+        "sst": (_sst, "a sentence, a tab, and 0 or 1"),
+        "trec": (_trec, "CLASS:subclass question"),
+        "mrpc": (_mrpc, "a label, two ids and two sentences"),
+    }[layout]
+    pairs = layout == "mrpc"  # which has a header
+    lines = folder.lines(path, "latin-1" if layout in ("classes", "trec") else "utf-8")
+    examples = Examples([], [] if pairs else None, [])
+    for number, line in enumerate(lines[pairs:], start=1 + pairs):
+        row = parse(line)
+        if row is None:
+            raise DiffaugError(f"{path}, line {number}: expected {expected}; download the file again")
+        label, first, *second = row
+        examples.labels.append(label)
+        examples.first.append(one_spaced(first))
+        if examples.second is not None:
+            examples.second.append(one_spaced(*second))
     return examples
 
 
-def _mrpc(path: Path, folder: DataFolder) -> Examples:
-    """A header, then ``label<TAB>id<TAB>id<TAB>sentence<TAB>sentence``; quotation marks have no special meaning."""
-    first: list[str] = []
-    second: list[str] = []
-    labels: list[int] = []
-    for number, line in enumerate(folder.lines(path)[1:], start=2):
-        cells = line.split("\t")
-        if len(cells) != 5 or cells[0] not in ("0", "1"):
-            raise DiffaugError(
-                f"{path}, line {number}: expected a label, two ids and two sentences; download the file again"
-            )
-        first.append(one_spaced(cells[3]))
-        second.append(one_spaced(cells[4]))
-        labels.append(int(cells[0]))
-    return Examples(first, second, labels)
+def _sst(line: str) -> tuple[int, str] | None:
+    text, tab, label = line.rpartition("\t")
+    return (int(label), text) if tab and label.strip() in ("0", "1") else None
+
+
+def _trec(line: str) -> tuple[int, str] | None:
+    """The labels are the six coarse classes."""
+    label, colon, rest = line.partition(":")
+    _, space, question = rest.partition(" ")
+    return (_TREC_CLASSES.index(label), question) if colon and space and label in _TREC_CLASSES else None
+
+
+def _mrpc(line: str) -> tuple[int, str, str] | None:
+    """``label<TAB>id<TAB>id<TAB>sentence<TAB>sentence``; quotation marks have no special meaning."""
+    cells = line.split("\t")
+    return (int(cells[0]), cells[3], cells[4]) if len(cells) == 5 and cells[0] in ("0", "1") else None
 
 
 def why_missing(spec: TransferSpec) -> str:

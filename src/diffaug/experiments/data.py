@@ -23,7 +23,7 @@ from diffaug.evaluation.tasks import registered_task
 from diffaug.experiments.paper import encoder_name
 from diffaug.experiments.results import AVERAGE, DEV, SEVEN
 from diffaug.experiments.spec import quoted
-from diffaug.files import atomic_file
+from diffaug.files import write_text
 from diffaug.provenance import record_reads
 
 if TYPE_CHECKING:
@@ -355,8 +355,7 @@ def _looked_for(names: tuple[str, ...]) -> str:
 def _written(path: Path, text: str) -> str:
     # A grid that is continued has this file already.
     if not path.is_file() or path.read_text("utf-8") != text:
-        with atomic_file(path) as temporary:
-            temporary.write_text(text, "utf-8")
+        write_text(path, text)
     return str(path)
 
 

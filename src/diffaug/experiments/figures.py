@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -18,6 +17,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from diffaug.errors import DiffaugError
 from diffaug.experiments import style
+from diffaug.experiments.grid import Grid, read_metrics
 from diffaug.experiments.results import AVERAGE, DEV, GIB, MINUTES, SEVEN, Entry, Spread, Summary, listed
 from diffaug.experiments.spec import FigureSpec, MetricSpec
 from diffaug.experiments.style import BACKGROUND, FAINT, INK, LINE, RING, Look, beside_panel, even_ticks, look_of
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.text import Annotation
-
-    from diffaug.experiments.grid import Grid
 
 _NUMBER = re.compile(r"\d[\d,]*(\.\d+)?(e-?\d+)?")
 # Incomplete entries that a note names one by one; the table names all of them.
@@ -116,18 +114,7 @@ def recorded(run: Path, name: str, stage: int) -> dict[int, float]:
     Raises:
         DiffaugError: `metrics.jsonl` is damaged.
     """
-    path = run / "metrics.jsonl"
-    values: dict[int, float] = {}
-    for number, line in enumerate(path.read_text("utf-8").splitlines() if path.is_file() else (), start=1):
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DiffaugError(
-                f"{path}, line {number}: not JSON; remove the folder of the run and continue the grid"
-            ) from error
-        if entry["stage"] == stage and name in entry:
-            values[int(entry["step"])] = float(entry[name])
-    return values
+    return {line["step"]: float(line[name]) for line in read_metrics(run) if line["stage"] == stage and name in line}
 
 
 # --- titles and notes -----------------------------------------------------------------------------------------------

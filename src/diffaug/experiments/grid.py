@@ -12,15 +12,17 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diffaug.errors import DiffaugError
 from diffaug.experiments.results import DEV, Cell, Place, Result
-from diffaug.files import atomic_file, exclusive_lock
+from diffaug.files import exclusive_lock, write_text
 from diffaug.version import __version__
 
 GRID, RESULT, SIMILARITIES, FAILURE = "grid.json", "result.json", "similarities.npz", "failure.txt"
+METRICS = "metrics.jsonl"
 TAKEN_OVER = "taken-over.txt"
 """In the folder of a cell that was copied from another grid: the folder it was copied from."""
 MADE = "data"
@@ -31,6 +33,7 @@ _LOCK, _WORKER_LOCK = ".lock", ".worker-{}.lock"
 _FORMAT_VERSION = 1
 
 
+@dataclass(eq=False)
 class Grid:
     """The folder of a grid. Use `Grid.open`, or `Grid.begin` to start or continue one.
 
@@ -42,19 +45,11 @@ class Grid:
         more: the cells of the second round: other seeds and draws of the settings that were chosen.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        request: Mapping[str, Any],
-        about: Mapping[str, Any],
-        first: Iterable[Cell],
-        more: Iterable[Cell] = (),
-    ) -> None:
-        self.folder = folder
-        self.request = dict(request)
-        self.about = dict(about)
-        self.first = list(first)
-        self.more = list(more)
+    folder: Path
+    request: dict[str, Any]
+    about: dict[str, Any]
+    first: list[Cell]
+    more: list[Cell] = field(default_factory=list)
 
     @classmethod
     def open(cls, folder: Path) -> Grid:
@@ -94,7 +89,7 @@ class Grid:
         Raises:
             DiffaugError: the folder contains other files, or another grid; the message says how they differ.
         """
-        wanted = cls(folder, _plain(request), _plain(about), first)
+        wanted = cls(folder, _plain(request), _plain(about), list(first))
         _check_names(wanted.first)
         if (folder / GRID).is_file():
             found = cls.open(folder)
@@ -161,7 +156,10 @@ class Grid:
         """
         path = self.folder_of(cell) / RESULT
         try:
-            return Result.from_dict(json.loads(path.read_text("utf-8")))
+            result = Result.from_dict(json.loads(path.read_text("utf-8")))
+            if DEV not in result.scores:
+                raise ValueError(f"the score of {DEV} is missing")
+            return result
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -208,8 +206,7 @@ class Grid:
 
     def fail(self, cell: Cell, text: str) -> None:
         """Record why a cell failed."""
-        with atomic_file(self.folder_of(cell) / FAILURE) as temporary:
-            temporary.write_text(text.rstrip() + "\n", "utf-8")
+        write_text(self.folder_of(cell) / FAILURE, text.rstrip() + "\n")
 
     def forget_failure(self, cell: Cell) -> None:
         """Remove the record of a failure, to try the cell again."""
@@ -285,12 +282,33 @@ def write_result(folder: Path, result: Result) -> None:
 
 def write_json(path: Path, values: Any) -> None:
     """Write plain values atomically."""
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_metrics(run: Path, *, unfinished: bool = False) -> Iterator[dict[str, Any]]:
+    """The lines of `metrics.jsonl` of a run, if there is one; while a run continues, the last may be incomplete.
+
+    Raises:
+        DiffaugError: a line is damaged.
+    """
+    path = run / METRICS
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = json.loads(line)
+            yield {**values, "stage": int(values["stage"]), "step": int(values["step"])}
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            if number < len(lines) or not unfinished:
+                raise DiffaugError(
+                    f"{path}, line {number}: not a JSON object with stage and step: {line[:80]!r}"
+                ) from error
 
 
 def _cell(values: dict[str, Any], folder: Path) -> Cell:
-    return Cell(**{**values, "changes": tuple(_here(change, folder) for change in values["changes"])})
+    cell = Cell(**{**values, "changes": tuple(_here(change, folder) for change in values["changes"])})
+    if not all(isinstance(text, str) for text in (cell.row, cell.column, cell.recipe, cell.group)):
+        raise TypeError("a cell has no valid row, column or recipe")
+    return cell
 
 
 def _here(change: str, folder: Path) -> str:

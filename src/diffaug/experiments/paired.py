@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -184,7 +183,9 @@ def _similarities(run: Run, tasks: Sequence[str]) -> tuple[Pairs, Pairs]:
         raise UnpairedError(f"{name} has no {SIMILARITIES}") from None
     except KeyError as error:
         raise UnpairedError(f"{name} was not scored on all tasks: there is no {error.args[0]}") from None
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except UnpairedError:
+        raise
+    except Exception as error:  # damaged archives raise errors of many classes
         raise DiffaugError(f"{path} is damaged ({error}); remove the cell's folder and run it again") from error
     return cosines, golds
 

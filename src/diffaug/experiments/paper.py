@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diffaug.experiments.results import Published
-from diffaug.experiments.spec import GridSpec, PublishedTable, paper_spec
-
-
-def published(encoder: str, experiment: str, row: str, column: str = "", task: str = "average") -> Published | None:
-    """A number of the paper, or None where there is none.
-
-    Args:
-        encoder: a name or folder; its last part counts, `bert-base-uncased` or `roberta-base`.
-        experiment: name of the experiment.
-        row, column: labels in our grid; a number of labels is looked up as the fraction it is in the paper.
-        task: as in our results: `STS12` ..., `average`, `STS-B dev`; for the cost, `minutes` and `gib`.
-    """
-    return Quoted(paper_spec(experiment), encoder).get(row, column, task)
+from diffaug.experiments.spec import GridSpec, PublishedTable
 
 
 class Quoted:
-    """The numbers that a specification quotes for one encoder."""
+    """The numbers that a specification quotes for one encoder: the last part of a name or folder counts."""
 
     def __init__(self, spec: GridSpec, encoder: str) -> None:
         self._same_columns = spec.same_columns
@@ -29,7 +17,12 @@ class Quoted:
         self._numbers = {place: number for table in tables for place, number in numbers(table)}
 
     def get(self, row: str, column: str, task: str) -> Published | None:
-        """Arguments as those of `published`."""
+        """A number of the paper, or None where there is none.
+
+        Args:
+            row, column: labels in our grid; a number of labels is looked up as the fraction it is in the paper.
+            task: as in our results: `STS12` ..., `average`, `STS-B dev`; for the cost, `minutes` and `gib`.
+        """
         return self._numbers.get((row, self._same_columns.get(column.replace(",", ""), column), task))
 
 

@@ -51,7 +51,7 @@ from diffaug.experiments.tables import (
     score_rows,
     score_text,
 )
-from diffaug.files import atomic_file
+from diffaug.files import atomic_file, write_text
 from diffaug.version import __version__
 
 FORMAT_VERSION = 1
@@ -140,8 +140,7 @@ def checked(folder: Path, about: str = "", *, gaps: bool = False) -> dict[str, A
 
 def write(values: dict[str, Any], target: Path) -> Path:
     """Write what `checked` returned; returns the file."""
-    with atomic_file(target) as temporary:
-        temporary.write_text(_short_lines(values) + "\n", "utf-8")
+    write_text(target, _short_lines(values) + "\n")
     return target
 
 
@@ -388,8 +387,7 @@ def refresh(root: Path) -> list[Path]:
     texts = {page: filled(page, root) for page in pages(root)}
     changed = [page for page, text in texts.items() if text != page.read_text("utf-8")]
     for page in changed:
-        with atomic_file(page) as temporary:
-            temporary.write_text(texts[page], "utf-8")
+        write_text(page, texts[page])
     return changed
 
 
@@ -499,26 +497,18 @@ def _marked(entry: Entry, name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("grids", type=Path, nargs="*", metavar="GRID", help="folder of a finished grid")
+    parser.add_argument("folders", type=Path, nargs="*", metavar="GRID", help="folder of a finished grid")
     parser.add_argument("--name", help="distinguishes grids of one experiment; by default the name of the encoder")
     parser.add_argument("--about", default="", help="what the grids do not record: what encoder and files are")
-    parser.add_argument("--incomplete", action="store_true", help="also if runs failed or are missing")
+    parser.add_argument("--incomplete", dest="gaps", action="store_true", help="also if runs failed or are missing")
     parser.add_argument("--figures", action="store_true", help="draw the figures into docs/assets")
     parser.add_argument("--docs", action="store_true", help="update the tables of all pages")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository; by default the current folder")
     options = parser.parse_args()
-    if not options.grids and not options.docs:
+    if not options.folders and not options.docs:
         parser.error("name a grid to publish, or give --docs")
     try:
-        written = publish(
-            options.grids,
-            options.name,
-            about=options.about,
-            gaps=options.incomplete,
-            figures=options.figures,
-            docs=options.docs,
-            root=options.root,
-        )
+        written = publish(**vars(options))
     except DiffaugError as error:
         sys.exit(str(error))
     for path in written:

@@ -6,7 +6,6 @@ files that `diffaug.experiments.publish` writes. Settings and draws are counted 
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import statistics
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diffaug.evaluation.protocol import STS
-from diffaug.evaluation.statistics import Comparison, clean_numbers
+from diffaug.evaluation.statistics import Comparison, clean_numbers, from_json_number
 from diffaug.experiments.spec import GridSpec, spec_of
 from diffaug.version import __version__
 
@@ -126,8 +125,12 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """Raises TypeError if a key is missing or unknown."""
-        return cls(**values)
+        """Raises TypeError if a key is missing or unknown, or a value is not what it should be."""
+        result = cls(**values)
+        numbers = [result.seconds, result.gib, *dict(result.scores).values()]
+        if not all(isinstance(number, (int, float)) for number in numbers) or not isinstance(result.machine, dict):
+            raise TypeError("a score, time or size is not a number")
+        return result
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,10 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Spread:
+        return cls(from_json_number(values["mean"]), values["deviation"], values["count"])
 
 
 class Published(NamedTuple):
@@ -212,9 +219,8 @@ class PairedTest:
         theirs = entries[mine.group, row, column]
         comparisons = {}
         for name, found in values["scores"].items():
-            low, high, p_value = map(_float, (*found["interval"], found["p_value"]))
             means = mine.values[name].mean, theirs.values[name].mean
-            comparisons[name] = Comparison(name, *means, low, high, p_value, confidence)
+            comparisons[name] = Comparison.from_dict({"name": name, **found}, *means, confidence)
         return cls(row, column, comparisons, tuple(values["by_run"]["differences"]))
 
 
@@ -310,7 +316,7 @@ class Entry:
             setting=values["settings"]["chosen_number"],
             runs=tuple(Run.from_dict(run, values["group"], values["baseline"]) for run in values["runs"]),
             asked=values["runs_asked"],
-            values={n: Spread(_float(v["mean"]), v["deviation"], v["count"]) for n, v in found.items() if v["count"]},
+            values={name: Spread.from_dict(value) for name, value in found.items() if value["count"]},
             published={name: Published(**value["paper"]) for name, value in found.items() if value["paper"]},
             best=frozenset(name for name, value in found.items() if value["best"]),
             strongest=values["strongest_baseline"],
@@ -504,8 +510,3 @@ def counted(count: int, one: str) -> str:
 def _cell_dict(cell: Cell) -> dict[str, Any]:
     names = ("name", "row", "column", "recipe", "changes", "setting", "seed", "draw", "command")
     return {name: getattr(cell, name) for name in names}
-
-
-def _float(value: float | None) -> float:
-    """JSON has no NaN; `clean_numbers` writes null."""
-    return math.nan if value is None else value

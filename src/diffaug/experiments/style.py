@@ -22,6 +22,7 @@ from diffaug.files import atomic_file
 WIDTH = 5.6
 _DPI = 200
 _NOTE_CHARACTERS, _LABEL_CHARACTERS = 92, 13
+_LINE_POINTS = 11.5  # height of a line of a label
 
 INK, FAINT, LINE = "#222222", "#666666", "#dddddd"  # as in figures.mplstyle
 _STYLE = Path(__file__).with_name("figures.mplstyle")
@@ -140,14 +141,8 @@ def mark_step(axes: Axes, x: float, text: str | None, *, top: bool) -> None:
         label(axes, text, (x, float(top)), offset, xycoords=at, bbox=BACKGROUND, **side)
 
 
-def keep_apart(figure: Figure, labels: Sequence[Annotation], points: float = 11.5) -> None:
-    """Move the labels beside a panel until they do not overlap.
-
-    Args:
-        figure: of the labels.
-        labels: of one panel, from `beside_panel`.
-        points: height of a line of text.
-    """
+def keep_apart(figure: Figure, labels: Sequence[Annotation]) -> None:
+    """Move the labels beside a panel until they do not overlap."""
     figure.draw_without_rendering()  # computes the positions
     scale = 72 / figure.dpi  # pixels to points
     ordered = sorted(labels, key=_height)
@@ -157,7 +152,7 @@ def keep_apart(figure: Figure, labels: Sequence[Annotation], points: float = 11.
     # Two labels that are too close both move by half; this converges within a few rounds.
     for _ in range(50):
         for lower in range(len(places) - 1):
-            room = points * (lines[lower] + lines[lower + 1]) / 2 + (lines[lower] + lines[lower + 1] > 2)
+            room = _LINE_POINTS * (lines[lower] + lines[lower + 1]) / 2 + (lines[lower] + lines[lower + 1] > 2)
             short = room - (places[lower + 1] - places[lower])
             if short > 1e-3:
                 places[lower] -= short / 2

@@ -33,7 +33,7 @@ from diffaug.experiments.results import (
     place_name,
 )
 from diffaug.experiments.summary import summarise
-from diffaug.files import atomic_file
+from diffaug.files import write_text
 from diffaug.tabular import Section
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def write_tables(grid: Grid, rows: Collection[str] | None = None) -> str:
     """
     summary = summarise(grid, rows=rows)
     for form, ending in _ENDINGS.items():
-        with atomic_file(grid.folder / "tables" / f"{summary.experiment}{ending}") as temporary:
-            temporary.write_text(render(summary, form, width=_WIDTH, styled=False), "utf-8")
+        text = render(summary, form, width=_WIDTH, styled=False)
+        write_text(grid.folder / "tables" / f"{summary.experiment}{ending}", text)
     return render(summary, "terminal")
 
 

@@ -250,11 +250,13 @@ def _peak_gib() -> float:
 def _steps(metrics: Path) -> dict[str, int]:
     """The number of steps of each stage."""
     steps: dict[str, int] = {}
-    with metrics.open(encoding="utf-8") as lines:
-        for line in lines:
+    try:
+        for line in metrics.read_text("utf-8").splitlines():
             entry = json.loads(line)
             if entry["stage"]:  # a model that is not trained is scored at stage 0
                 steps[str(entry["stage"])] = max(entry["step"], steps.get(str(entry["stage"]), 0))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DiffaugError(f"{metrics} is damaged ({error}); remove the cell's folder to run it again") from error
     return steps
 
 

@@ -104,6 +104,9 @@ class OnnxRunner(Runner):
             )
         self._width = int(outputs[0].shape[1])
 
+    def __reduce__(self) -> tuple[type[OnnxRunner], tuple[Path, ModelConfig]]:
+        return OnnxRunner, (self.path, self.config)  # another process opens the file itself
+
     @property
     def width(self) -> int:
         return self._width

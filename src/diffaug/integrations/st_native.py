@@ -29,18 +29,16 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, atomic_folder
+from diffaug.files import atomic_folder, write_text
 from diffaug.hub.card import CARD, model_card
 from diffaug.models.backbone import quiet
 from diffaug.models.config import ModelConfig
 from diffaug.models.encoder import Encoder
+from diffaug.models.io.foreign import EXPORTED_PROMPTS
 
 # The package of their modules, now and before sentence-transformers 5.4.
 _MODULES = ("sentence_transformers.sentence_transformer.modules", "sentence_transformers.models")
 _SETTINGS = "sentence_bert_config.json"  # settings of their Transformer module, for all backbones
-# Our prompt applies to every sentence, so it is their default prompt and also replaces their two predefined ones, which
-# are empty.
-_PROMPTS = ("default", "query", "document")
 _OUR_LIBRARY, _THEIR_LIBRARY = "\nlibrary_name: diffaug\n", "\nlibrary_name: sentence-transformers\n"
 _USAGE = re.compile(r"^## Usage\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _NATIVE_USAGE = """## Usage
@@ -80,8 +78,7 @@ def export_sentence_transformers(
     else:
         embedder.save(folder, overwrite=overwrite)
         if card is not None:
-            with atomic_file(Path(folder) / CARD) as temporary:
-                temporary.write_text(card, "utf-8")
+            write_text(Path(folder) / CARD, card)
     return obstacle
 
 
@@ -191,12 +188,12 @@ def _prompts(config: ModelConfig) -> tuple[dict[str, str], str | None]:
     """All prompts by name, and the name of the one that is put before every sentence."""
     named = dict(config.prompts)
     if not config.prompt:
-        return {**dict.fromkeys(_PROMPTS[1:], ""), **named}, None
+        return {**dict.fromkeys(EXPORTED_PROMPTS[1:], ""), **named}, None
     # With lower-cased text, the prompt is lower-cased too.
     default = next((name for name, text in named.items() if config.prompt in (text, text.lower())), None)
     if default is None:
-        return {**dict.fromkeys(_PROMPTS, config.prompt), **named}, _PROMPTS[0]
-    return {**dict.fromkeys(_PROMPTS[1:], ""), **named}, default
+        return {**dict.fromkeys(EXPORTED_PROMPTS, config.prompt), **named}, EXPORTED_PROMPTS[0]
+    return {**dict.fromkeys(EXPORTED_PROMPTS[1:], ""), **named}, default
 
 
 def _native_card(card: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.nn.functional as F
@@ -29,15 +29,9 @@ class FusedOperations(FunctionOverrides):
     def applies(self, first: Any) -> bool:
         return isinstance(first, DeferredSum) or (isinstance(first, Tensor) and first.is_cuda and first.dtype in HALF)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        found = super().__torch_function__(func, types, args, kwargs)
-        self._residuals.trace(func, args, kwargs or {}, found)
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        found = super().call(func, args, kwargs)
+        self._residuals.trace(func, args, kwargs, found)
         return found
 
     def __exit__(self, *error: Any) -> None:

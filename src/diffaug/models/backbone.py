@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from diffaug.models.io.fetch import BACKBONE_FILES, find_folder
 P = ParamSpec("P")
 T = TypeVar("T")
 _LAYER = re.compile(r"\.\d+\.")
+# Weights of the wrong shape are reported, and refused here by name.
+_STRICT: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
 
 
 def load_backbone(
@@ -64,14 +67,7 @@ def load_mlm_transform(source: str) -> dict[str, Tensor] | None:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type != "bert" or config.hidden_act != "gelu":
             return None
-        model, report = BertForMaskedLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported
-        )
+        model, report = BertForMaskedLM.from_pretrained(folder, config=config, use_safetensors=True, **_STRICT)
     absent = _names([*report["missing_keys"], *report["mismatched_keys"]])
     if any(name.startswith("cls.predictions.transform.") for name in absent):
         return None
@@ -89,16 +85,15 @@ def _load(
     folder = str(find_folder(source, revision, BACKBONE_FILES))
     with quiet(), explained(source):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        _check_config(config, source)
         if config.is_encoder_decoder or getattr(config, "is_decoder", False):
             raise DiffaugError(f"{source} is a '{config.model_type}' model with a decoder; an encoder is needed")
         model, report = model_class.from_pretrained(
             folder,
             config=config,
-            dtype=torch.float32,
             use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported, and refused below by name
             trust_remote_code=trust_remote_code,
+            **_STRICT,
             **(_without_pooler(config) if model_class is AutoModel else {}),
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -114,14 +109,9 @@ def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source
     """A backbone from its configuration and exactly its weights, in float32; ``source`` is named in errors."""
     with quiet(), explained(source):
         backbone_config = AutoConfig.for_model(**config)
+        _check_config(backbone_config, source)
         model, report = MODEL_MAPPING[type(backbone_config)].from_pretrained(
-            None,
-            config=backbone_config,
-            state_dict=dict(weights),
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported, and refused below by name
-            **_without_pooler(backbone_config),
+            None, config=backbone_config, state_dict=dict(weights), **_STRICT, **_without_pooler(backbone_config)
         )
     complain(source, report["missing_keys"], report["mismatched_keys"], report["unexpected_keys"])
     check_finite(weights, source)
@@ -189,6 +179,13 @@ def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: A
             )
 
 
+def _check_config(config: PreTrainedConfig, source: str) -> None:
+    """A rate or an epsilon that is NaN loads, and fails or gives NaN later."""
+    for name, value in config.to_dict().items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DiffaugError(f"{source}: {name} must be a finite number in the model's configuration, got {value}")
+
+
 def _more_layers(model: PreTrainedModel, unexpected: Any) -> list[str]:
     """Unexpected weights of layers like the model's own: its configuration has fewer layers than its weights."""
     prefix = f"{model.base_model_prefix}."
@@ -205,15 +202,8 @@ def check_finite(weights: Mapping[str, Tensor], source: str) -> None:
     """
     for name, tensor in weights.items():
         # A sum takes one pass and no memory, and is not finite if one of its terms is not.
-        if (
-            tensor.is_floating_point()
-            and not tensor.sum(dtype=torch.float32).isfinite()
-            and not tensor.isfinite().all()
-        ):
-            raise DiffaugError(
-                f"{source}: the weight {name} has NaN or infinite values; the file is damaged, or the training that "
-                "wrote it diverged"
-            )
+        if tensor.is_floating_point() and not tensor.sum(dtype=torch.float32).isfinite():
+            raise DiffaugError(f"{source}: the weight {name} is not finite; the file is damaged, or training diverged")
 
 
 def _names(keys: Any) -> list[str]:

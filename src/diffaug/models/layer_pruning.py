@@ -14,15 +14,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from diffaug.kernels.function_mode import FunctionMode
 from diffaug.models.batch import PackedBatch
 from diffaug.models.packed_attention import PackedAttention
 
 _SUMS = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
 
 
-class LastLayerPruning(TorchFunctionMode):
+class LastLayerPruning(FunctionMode):
     """The context of one backbone forward, whose last hidden states are then (1, sequences, width).
 
     Args:
@@ -37,20 +37,14 @@ class LastLayerPruning(TorchFunctionMode):
         self._attention = attention
         self._active = False
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._active and func in _SUMS and self._sizes_differ(args):
             # Never in place: the tensor with all tokens may be read again.
             func, args = torch.add, tuple(self._select(states) for states in args)
         elif not self._active and func is F.linear and self._attention.complete:
             args = (self._select(args[0]), *args[1:])
             self._active = True
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     def _sizes_differ(self, states: Sequence[Any]) -> bool:
         """Whether these are (1, all tokens, width) and (1, pooled tokens, width)."""

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
+from diffaug.experiments.grid import SIMILARITIES
+from diffaug.files import check_output, write_text
 from diffaug.progress import progress_bar
 from diffaug.report.data import Sentences, map_data, metric_data, pair_data, run_data
 from diffaug.report.embeddings import Projection
 from diffaug.report.grids import GridRuns, read_grid
 from diffaug.report.page import Page
-from diffaug.report.pairs import SIMILARITIES, pair_sets
+from diffaug.report.pairs import pair_sets
 from diffaug.report.runs import Run, find_folders, read_run
 from diffaug.report.settings import compare_settings
 
@@ -52,6 +53,18 @@ def build(
     folder, out = Path(folder), Path(out)
     if out.is_dir():
         raise DiffaugError(f"{out} is a folder; name the file to write, as in {out / 'report.html'}")
+    # An earlier page in the folder may be replaced, a file of a run may not.
+    check_output(out, (path for path in folder.rglob("*") if path.suffix != ".html" and path.is_file()))
+    try:
+        text = _page(folder, projection, maps, pairs, device)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        # Files are checked when they are read, but not every value in them.
+        raise DiffaugError(f"a file in {folder} is damaged ({type(error).__name__}: {error!s:.200})") from error
+    write_text(out, text)
+    return out
+
+
+def _page(folder: Path, projection: Projection | None, maps: int, pairs: int, device: str | None) -> str:
     grids, single_runs = _collect(folder)
     runs = [run for grid in grids for run in grid.runs] + single_runs
     models = _mapped(runs, maps) if projection is not None else {}
@@ -75,7 +88,7 @@ def build(
     settings = compare_settings([run.recipe for run in runs])
     series = run_data(runs, settings.own)
     page = Page(folder, grids, runs, settings, notes)
-    text = page.html(
+    return page.html(
         {
             "runs": series,
             "shared": settings.shared,
@@ -86,9 +99,6 @@ def build(
             "sentences": sentences.texts(),
         }
     )
-    with atomic_file(out) as temporary:
-        temporary.write_text(text, "utf-8")
-    return out
 
 
 @contextmanager

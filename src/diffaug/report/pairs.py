@@ -15,11 +15,11 @@ from scipy.stats import rankdata
 from diffaug.data.read import read_scored_pairs
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
+from diffaug.experiments.grid import SIMILARITIES
 from diffaug.report.runs import Run
 
 Floats = NDArray[np.float64]
 
-SIMILARITIES = "similarities.npz"
 # The recipe's settings that name scored pairs.
 _SOURCES = ("dev", "test")
 
@@ -162,7 +162,7 @@ def _saved_cosines(path: Path) -> dict[str, tuple[Floats, Floats]]:
             return {
                 task: (arrays[f"{task}/cosine"].astype(float), arrays[f"{task}/gold"].astype(float)) for task in tasks
             }
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # damaged archives raise errors of many classes
         raise DiffaugError(f"{path} cannot be read: {error}") from error
 
 

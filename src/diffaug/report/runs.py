@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from diffaug.config import read_settings
+from diffaug.config.typed import build
 from diffaug.errors import DiffaugError
+from diffaug.experiments.grid import FAILURE, GRID, read_metrics
 from diffaug.experiments.results import Cell, Result
 
 State = Literal["finished", "unfinished", "failed", "waiting"]
 
-RECIPE, METRICS, SUMMARY, FAILURE = "recipe.yaml", "metrics.jsonl", "summary.json", "failure.txt"
-GRID = "grid.json"
+RECIPE, SUMMARY = "recipe.yaml", "summary.json"
 # Subfolders of a run, which contain no other runs.
 _INNER = {"best", "checkpoints", "tables", "figures"}
 
@@ -89,14 +91,14 @@ def read_run(folder: Path, name: str) -> Run:
     Raises:
         DiffaugError: a file in it is invalid.
     """
-    metrics = list(_metrics(folder / METRICS))
+    metrics = list(read_metrics(folder, unfinished=True))
     run = Run(folder, name, "unfinished", _progress(folder, metrics), _recipe(folder / RECIPE), metrics, family=name)
-    summary = _json(folder / SUMMARY)
+    summary = _summary(folder / SUMMARY)
     if summary is not None:
         run.state, run.detail = "finished", ""
-        run.scores, run.before = dict(summary.get("scores") or {}), dict(summary.get("before") or {})
-        run.best_at, run.stage1_end = summary.get("best_at"), summary.get("stage1_end")
-        run.seconds = summary.get("seconds")
+        run.scores, run.before = _scores(summary.scores), _scores(summary.before)
+        run.best_at, run.stage1_end = summary.best_at, summary.stage1_end
+        run.seconds = summary.seconds
     elif (folder / FAILURE).is_file():
         run.state, run.detail = "failed", failure_message((folder / FAILURE).read_text("utf-8", errors="replace"))
     return run
@@ -121,32 +123,35 @@ def _recipe(path: Path) -> dict[str, Any]:
     return values
 
 
-def _metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics file; the last line may be incomplete while the run continues."""
-    if not path.is_file():
-        return
-    lines = path.read_text("utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            values = json.loads(line)
-            yield {**values, "stage": int(values["stage"]), "step": int(values["step"])}
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            if number < len(lines):
-                raise DiffaugError(
-                    f"{path}, line {number}: not a JSON object with stage and step: {line[:80]!r}"
-                ) from error
+@dataclass(frozen=True)
+class _Summary:
+    """What the report reads from a summary; a score that is not finite is None."""
+
+    scores: dict[str, float | None] = field(default_factory=dict)
+    before: dict[str, float | None] = field(default_factory=dict)
+    best_at: dict[str, int] | None = None
+    stage1_end: str | None = None
+    seconds: float | None = None
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def _summary(path: Path) -> _Summary | None:
     if not path.is_file():
         return None
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8"), parse_constant=lambda _: None)
     except (OSError, ValueError, RecursionError) as error:
         raise DiffaugError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise DiffaugError(f"{path} contains no summary")
-    return values
+    names = [f.name for f in fields(_Summary)]
+    found: _Summary = build(_Summary, {n: values[n] for n in names if values.get(n) is not None}, str(path))
+    if found.best_at is not None and not {"stage", "step"} <= found.best_at.keys():
+        raise DiffaugError(f"{path}: best_at must have stage and step")
+    return found
+
+
+def _scores(scores: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: math.nan if score is None else score for name, score in scores.items()}
 
 
 def _progress(folder: Path, metrics: list[dict[str, Any]]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from diffaug.config import DataSettings, Recipe, read_settings, recipe_from_dict, source_list
 from diffaug.data.table import HUB_PREFIX, IN_MEMORY, open_table
 from diffaug.errors import DiffaugError
-from diffaug.files import exclusive_lock, restore, sweep
+from diffaug.files import check_output, exclusive_lock, restore, sweep
 from diffaug.training.trackers import check_trackers
 
 _LOCK = ".lock"
@@ -36,6 +36,7 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
     Raises:
         DiffaugError: it holds something else, a finished run, or one with other settings.
     """
+    check_output(folder)
     kept = folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise DiffaugError(f"{folder} is a file; a run needs a folder")

@@ -1,7 +1,8 @@
 """`train`: from a recipe to a run folder.
 
-A run folder holds `recipe.yaml` (all settings), `provenance.json` (data, models and versions), `metrics.jsonl`,
-`checkpoints/` (of an unfinished run), `best/` (the model) and, when the run has finished, `summary.json`.
+A run folder holds `recipe.yaml` (all settings), `provenance.json` (data, models and versions), `data.json` (revisions
+of hub data sets, and what dev and test share with the training data), `metrics.jsonl`, `checkpoints/` (of an unfinished
+run), `best/` (the model) and, when the run has finished, `summary.json`.
 """
 
 from __future__ import annotations
@@ -149,7 +150,10 @@ def _train(
     torch.manual_seed(recipe.seed)  # after loading, which may draw random numbers
     method = method_class(recipe.method).build(recipe, *model)
     method.to(accelerator.device)
-    corpus = Corpus(recipe.data, method.collator, given, None if cache is None else cache.data)
+    data_file = folder / "data.json"
+    # A resumed run reads the revisions of hub data sets that it has started with.
+    revisions = json.loads(data_file.read_text("utf-8"))["hub"] if resume and data_file.is_file() else {}
+    corpus = Corpus(recipe.data, method.collator, given, None if cache is None else cache.data, revisions)
     stages = method.stages(corpus)
     for note in method.notes:
         tracker.say(note)
@@ -181,6 +185,13 @@ def _train(
         with atomic_file(folder / "recipe.yaml") as temporary:
             temporary.write_text(recipe.to_yaml(), "utf-8")
         inputs.save(folder)
+        leakage = corpus.leakage()
+        for name, shared in leakage.items():
+            if shared:
+                tracker.say(f"leakage: of data.{name}, the training data contains {shared}")
+        with atomic_file(data_file) as temporary:
+            known = {"hub": corpus.revisions, "leakage": {name: shared.to_dict() for name, shared in leakage.items()}}
+            temporary.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", "utf-8")
     accelerator.wait_for_everyone()
     cached = None
     if cache is not None and accelerator.num_processes == 1:  # several would have to find the same file at once

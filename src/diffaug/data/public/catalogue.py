@@ -11,7 +11,7 @@ class RemoteFile:
 
     Attributes:
         name: of the file, also in the folder of the data set.
-        urls: where to download it, best first; ``hf://`` is the Hugging Face hub.
+        urls: where to download it, best first: ``https://``, or ``hf://`` for the Hugging Face hub.
         sha256: its checksum, if known.
         rows: the number of rows of a text file, if known.
         header: whether the first line holds column names.
@@ -56,7 +56,7 @@ _SIMCSE = f"{_HUB}/princeton-nlp/datasets-for-simcse"
 # A fixed revision, so that everybody gets the same files.
 _SIMCSE_FILES = "hf://datasets/princeton-nlp/datasets-for-simcse@e145e8bb659b2aa2669f32ef79cb4cdef6c58fef"
 _NLI_LICENCE = "SNLI (CC BY-SA 4.0) and MultiNLI (OANC)"
-_STS_WIKI = "http://ixa2.si.ehu.eus/stswiki", "http://ixa2.si.ehu.es/stswiki"
+_STS_WIKI = "https://ixa2.si.ehu.eus/stswiki", "https://ixa2.si.ehu.es/stswiki"
 _SENTEVAL = "https://dl.fbaipublicfiles.com/senteval/senteval_data"
 _SIF = "https://raw.githubusercontent.com/PrincetonML/SIF/master/data"
 _TREC = "https://cogcomp.seas.upenn.edu/Data/QA/QC"
@@ -109,7 +109,11 @@ DATASETS = (
         "STS Benchmark: train, dev and test",
         "CC BY-SA 4.0",
         f"{_STS_WIKI[0]}/index.php/STSbenchmark",
-        _file(*(f"{wiki}/images/4/48/Stsbenchmark.tar.gz" for wiki in _STS_WIKI), unpack="stsbenchmark/sts-test.csv"),
+        _file(
+            *(f"{wiki}/images/4/48/Stsbenchmark.tar.gz" for wiki in _STS_WIKI),
+            sha256="557a86abbd2b76ee6768d8b5103b659601a9d26b797898c7467812f303b21280",
+            unpack="stsbenchmark/sts-test.csv",
+        ),
     ),
     _semeval(12, "4/40", "test-gold/STS.input.MSRpar.txt"),
     _semeval(13, "2/2f", "test-gs/STS.input.FNWN.txt"),
@@ -142,8 +146,16 @@ DATASETS = (
         "TREC questions of six classes, before SentEval removed their quotation marks",
         "research use",
         f"{_TREC}/",
-        _file(f"{_TREC}/train_5500.label", rows=5_452),
-        _file(f"{_TREC}/TREC_10.label", rows=500),
+        _file(
+            f"{_TREC}/train_5500.label",
+            sha256="9e4c8bdcaffb96ed61041bd64b564183d52793a8e91d84fc3a8646885f466ec3",
+            rows=5_452,
+        ),
+        _file(
+            f"{_TREC}/TREC_10.label",
+            sha256="033f22c028c2bbba9ca682f68ffe204dc1aa6e1cf35dd6207f2d4ca67f0d0e8e",
+            rows=500,
+        ),
     ),
     _dataset(
         "mrpc",

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from diffaug.errors import DiffaugError
 from diffaug.provenance import checksum
@@ -52,7 +53,11 @@ class Downloaded:
 
 
 def download(
-    urls: Sequence[str], target: Path, sha256: str | None = None, advance: Advance = lambda done, total: None
+    urls: Sequence[str],
+    target: Path,
+    sha256: str | None = None,
+    advance: Advance = lambda done, total: None,
+    check: Callable[[Path], str | None] = lambda path: None,
 ) -> Downloaded:
     """Download a file from the first URL that has it, resuming an earlier attempt if there is one.
 
@@ -61,9 +66,10 @@ def download(
         target: the path of the file.
         sha256: the expected checksum; left out, the checksum that the hub announces is verified instead.
         advance: for a progress bar; huggingface_hub shows its own.
+        check: says what is wrong with a downloaded file, or None; ``target`` is not replaced by a wrong one.
 
     Raises:
-        DownloadError: no URL gave the file, or the checksum is wrong.
+        DownloadError: no URL gave the file, or what came is wrong.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = part_path(target)
@@ -79,6 +85,10 @@ def download(
         if expected is not None and found != expected:
             _remove(part)
             failures.append(f"{url}: expected a file with the SHA-256 {expected[:12]}..., got {found[:12]}...")
+            continue
+        if wrong := check(path):
+            _remove(part)
+            failures.append(f"{url}: {wrong}")
             continue
         path.replace(target)
         _remove(part)
@@ -145,7 +155,7 @@ def _transfer(url: str, part: Path, advance: Advance) -> None:
     if done and version is not None:
         headers |= {"Range": f"bytes={done}-", "If-Range": version}
     try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
+        response = _opener().open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code != 416 or not done:
             raise
@@ -167,6 +177,19 @@ def _transfer(url: str, part: Path, advance: Advance) -> None:
                 advance(done, total)
     if total is not None and done != total:
         raise _InterruptedTransferError(f"the connection closed after {done:,} of {total:,} bytes")
+
+
+class _StayEncrypted(urllib.request.HTTPRedirectHandler):
+    """Refuses a redirection from HTTPS to anything else, which would let others change the file on its way."""
+
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str) -> Any:
+        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
+            raise _TransferError(f"redirected to {newurl}, which is not encrypted")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_StayEncrypted)
 
 
 def _version_file(part: Path) -> Path:

@@ -38,7 +38,7 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
     """Return a local folder, downloading the model from the hub if necessary.
 
     Args:
-        source: a path, or a name on the hub.
+        source: a path, a name on the hub, or ``embedded``.
         revision: branch, tag or commit on the hub.
         files: patterns of the files to download.
 
@@ -46,7 +46,7 @@ def find_folder(source: str, revision: str | None = None, files: Sequence[str] =
         DiffaugError: the model was not found; the message says where it was searched.
     """
     try:
-        path = Path(source).expanduser()
+        path = Path(model_source(source)).expanduser()
         restore(path)
         exists = path.exists()
     except (OSError, RuntimeError) as error:  # a name that is too long, or ~ of a user who does not exist

@@ -46,6 +46,11 @@ _POOLING_SWITCHES = {
 _ACTIVATIONS: dict[str, Activation] = {"Tanh": "tanh", "Identity": "identity", "GELU": "gelu", "ReLU": "relu"}
 
 
+# Our prompt applies to every sentence, so in an export it is their default prompt and also replaces their two
+# predefined ones, which are empty.
+EXPORTED_PROMPTS = ("default", "query", "document")
+
+
 def is_sentence_transformers(folder: Path) -> bool:
     """Whether ``folder`` was saved by sentence-transformers."""
     return (folder / MODULES).is_file()
@@ -171,7 +176,11 @@ def _prompts(path: Path) -> tuple[str, dict[str, str]]:
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is not None and name not in prompts:
         raise DiffaugError(f"{path}: the default prompt {name!r} is not defined")
-    return "" if name is None else str(prompts[name]), {key: str(text) for key, text in prompts.items() if text}
+    named = {key: str(text) for key, text in prompts.items() if text}
+    default = "" if name is None else str(prompts[name])
+    if named == dict.fromkeys(EXPORTED_PROMPTS, default):  # the one prompt of a model that was exported
+        named = {}
+    return default, named
 
 
 def _json(path: Path, default: Any = None) -> Any:

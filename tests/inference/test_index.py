@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diffaug import DiffaugError, Embedder, Index, StoredVectors
+from diffaug.files import exclusive_lock
+from diffaug.inference import index as module
+from diffaug.inference.search import search_unique
+
+pytest.importorskip("lancedb")
+
+WHO = ["dog", "cat", "market", "garden", "train"]
+TEXTS = [f"The {who} number {i} is here." for i in range(12) for who in WHO]
+
+
+@pytest.fixture(scope="module")
+def embedder(tiny_bert: Path) -> Embedder:
+    return Embedder.from_pretrained(tiny_bert, device="cpu")
+
+
+def encoded(embedder: Embedder, folder: Path, texts: list[str], start: int = 0, **options: Any) -> Path:
+    """Texts with their vectors, as `encode` writes them."""
+    source = folder.with_name(f"{folder.name}.jsonl")
+    rows = [{"id": i, "text": text, "kind": text.split()[1]} for i, text in enumerate(texts, start)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    embedder.encode_files(source, folder, shard_size=16, **options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("index")
+    return Index.build(folder / "index", encoded(embedder, folder / "v", TEXTS))
+
+
+def test_search_is_exact_below_the_limit(embedder: Embedder, built: Index) -> None:
+    assert (built.rows, built.recall) == (len(TEXTS), None)
+    queries = ["A dog is here.", "The market number 7 is here."]
+    scores = embedder.encode(queries) @ embedder.encode(TEXTS).T
+    for hits, row in zip(embedder.search(built, queries, 7), scores, strict=True):
+        # Some of the sentences have equal vectors, whose order is not determined.
+        np.testing.assert_allclose(row[[hit.index for hit in hits]], np.sort(row)[::-1][:7], atol=1e-6)
+        np.testing.assert_allclose([hit.score for hit in hits], np.sort(row)[::-1][:7], atol=1e-6)
+        for hit in hits:
+            assert hit.sentence == TEXTS[hit.index]
+            assert hit.columns == {"id": hit.index, "kind": TEXTS[hit.index].split()[1]}
+    assert embedder.search(built, queries[1], 1)[0].score == pytest.approx(1, abs=1e-6)
+
+
+def test_filters_and_full_text(embedder: Embedder, built: Index) -> None:
+    query = embedder.encode(["A dog is here."])
+    hits = built.search(query, 5, where="kind = 'cat' AND id > 20")[0]
+    scores = (query @ embedder.encode(TEXTS).T)[0]
+    allowed = [i for i in range(len(TEXTS)) if i > 20 and i % 5 == 1]
+    assert {hit.index for hit in hits} <= set(allowed)
+    np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores[allowed])[::-1][:5], atol=1e-6)
+    with pytest.raises(DiffaugError, match=r"cannot be searched with the filter 'year > 3': .*year"):
+        built.search(query, 5, where="year > 3")
+    with pytest.raises(DiffaugError, match="k must be at least 1, got 0"):
+        built.search(query, 0)
+    # The vector of another sentence: the words decide.
+    hybrid = built.search(query, 3, texts=["garden 11"])[0]
+    assert "The garden number 11 is here." in [hit.sentence for hit in hybrid]
+    assert hybrid[0].score >= hybrid[-1].score
+
+
+def test_documents_are_added(embedder: Embedder, tmp_path: Path) -> None:
+    index = Index.build(tmp_path / "index", encoded(embedder, tmp_path / "v", TEXTS[:40]))
+    assert index.add(encoded(embedder, tmp_path / "w", TEXTS[40:], start=40)) == 20
+    again = Index.open(tmp_path / "index")
+    assert again.rows == 60
+    hit = embedder.search(again, TEXTS[55], 1)[0]
+    assert hit.sentence == TEXTS[hit.index]
+    assert hit.columns["id"] == hit.index
+    assert [found.index for found in again.search(embedder.encode(["A dog."]), 60)[0] if found.index >= 40] != []
+    hybrid = again.search(embedder.encode(["A dog."]), 2, texts=["market 11"])[0]
+    assert "The market number 11 is here." in [hit.sentence for hit in hybrid]
+
+
+def test_other_models_and_columns_are_refused(
+    embedder: Embedder, built: Index, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    other = Embedder.from_pretrained(tiny("distilbert"), device="cpu")
+    with pytest.raises(DiffaugError, match=r"index holds vectors of .*cannot be combined with those of .*distilbert"):
+        other.search(built, "A dog.")
+    with pytest.raises(DiffaugError, match=r"index holds vectors of .*cannot be combined with those of .*distilbert"):
+        built.add(encoded(other, tmp_path / "v", TEXTS[:3]))
+    with pytest.raises(DiffaugError, match=r"w has no column 'kind'; the documents must have the columns of the index"):
+        built.add(encoded(embedder, tmp_path / "w", TEXTS[:3], keep=["id"]))
+    with (
+        exclusive_lock(built.folder / ".lock"),
+        pytest.raises(DiffaugError, match="index is in use by another process"),
+    ):
+        built.add(encoded(embedder, tmp_path / "x", TEXTS[:3]))
+    assert built.rows == len(TEXTS)
+
+
+def test_what_is_no_index(embedder: Embedder, tmp_path: Path) -> None:
+    with pytest.raises(DiffaugError, match="is not an index of diffaug; create one with diffaug index build"):
+        Index.open(tmp_path)
+    vectors = encoded(embedder, tmp_path / "v", TEXTS[:3])
+    with pytest.raises(DiffaugError, match="exists already"):
+        Index.build(tmp_path / "v", vectors)
+    with pytest.raises(DiffaugError, match="is not an index and is not overwritten"):
+        Index.build(tmp_path / "v", vectors, overwrite=True)
+    with pytest.raises(DiffaugError, match="holds no vectors; write them first with diffaug encode"):
+        Index.build(tmp_path / "i", tmp_path / "v.jsonl")
+    (vectors / "shard-000000.parquet").unlink()
+    with pytest.raises(DiffaugError, match="is missing; repeat the command"):
+        Index.build(tmp_path / "i", vectors)
+    assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "binary"])
+def test_vectors_of_any_precision(embedder: Embedder, tmp_path: Path, precision: Any) -> None:
+    index = Index.build(tmp_path / "index", encoded(embedder, tmp_path / "v", TEXTS, precision=precision))
+    stored = StoredVectors.open(tmp_path / "v")
+    assert stored is not None
+    query = embedder.encode(["A dog is here."])
+    ours, theirs = index.search(query, 60)[0], stored.search(query, 60)[0]
+    np.testing.assert_allclose([hit.score for hit in ours], [hit.score for hit in theirs], atol=2e-3)
+
+
+def test_recall_of_an_approximate_index_is_measured(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXACT_LIMIT", 300)
+    monkeypatch.setattr(module, "_SAMPLED", 20)
+    texts = [f"The {who} number {i} is in {where}." for i in range(12) for who in WHO for where in ("town", *WHO)]
+    index = Index.build(tmp_path / "index", encoded(embedder, tmp_path / "v", texts))
+    assert index.rows == 360
+    assert index.recall is not None
+    assert index.recall.recall >= module.RECALL_GOAL
+    assert "recall@10" in str(index.recall)
+    # Independently: the share of the exact neighbours that a search finds.
+    vectors = embedder.encode(texts)
+    shares = []
+    for row in range(0, 360, 18):
+        scores = vectors @ vectors[row]
+        near = index.search(vectors[row : row + 1], 10)[0]
+        shares.append(sum(hit.score >= np.sort(scores)[-10] - 1e-5 for hit in near) / 10)
+    assert np.mean(shares) >= 0.9
+    # Without enough effort the goal is missed, and the index says so.
+    monkeypatch.setattr(module, "_EFFORTS", ((1, 1),))
+    monkeypatch.setattr(module, "RECALL_GOAL", 1.01)
+    index.add(encoded(embedder, tmp_path / "w", texts[:5]))
+    assert "below the goal of 1.01" in str(index.recall)
+    assert Index.open(tmp_path / "index").recall == index.recall
+
+
+def test_unique_hits_look_further() -> None:
+    from diffaug.inference.search import Hit
+
+    hits = [Hit(i, 1 - i / 100, "a" if i < 9 else f"b{i}") for i in range(20)]
+    asked = []
+
+    def search(count: int) -> list[list[Hit]]:
+        asked.append(count)
+        return [hits[:count]]
+
+    assert [hit.index for hit in search_unique(search, 3, 20)[0]] == [0, 9, 10]
+    assert asked == [3, 12]
+    assert len(search_unique(search, 15, 20)[0]) == 12
