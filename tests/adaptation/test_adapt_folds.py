@@ -44,10 +44,13 @@ def test_one_sentence_in_all_rows_does_not_make_one_fold() -> None:
 
 
 def test_smaller_subsets_lie_within_larger_ones() -> None:
-    labelled = Classes([f"sentence {i}" for i in range(40)], [f"class {i % 4}" for i in range(40)])
-    subsets = [nested_subset(labelled, share, seed=3) for share in (0.01, 0.25, 0.5, 1.0)]
-    assert [len(rows) for rows in subsets] == [4, 8, 20, 40]  # 2.5 rows of a class are 2
+    labelled = Classes([f"sentence {i}" for i in range(44)], [f"class {i % 4}" for i in range(44)])
+    subsets = [nested_subset(labelled, share, seed=3) for share in (0.05, 0.25, 0.5, 1.0)]
     for small, large in pairwise(subsets):
         assert set(small) < set(large)
-    assert len({labelled.classes[i] for i in subsets[0]}) == 4
+    # 11 sentences per class: a quarter is 2 or 3, a half 5 or 6.
+    for rows, counts in zip(subsets, ({0, 1}, {2, 3}, {5, 6}, {11}), strict=True):
+        assert {Counter(labelled.classes[i] for i in rows)[name] for name in set(labelled.classes)} <= counts
+    sizes = [len(nested_subset(labelled, 0.05, seed)) for seed in range(200)]
+    assert np.mean(sizes) == pytest.approx(0.05 * 44, rel=0.2)
     assert set(nested_subset(labelled, 0.5, seed=4)) != set(subsets[2])

@@ -50,7 +50,7 @@ BAD = {
     "one class": (_one_class, "one class only ('news')"),
     "a class with one sentence": (_single_sentence, "1 of 9 classes of the labels have one sentence only, such as 'qu"),
     "all scores equal": (_equal_scores, "every score is 3"),
-    "one kind of pairs": (_all_same, "have 40 pairs that are the same and 0 that differ; at least 5 of each are needed"),
+    "one kind of pairs": (_all_same, "have 40 pairs that are the same and 0 that differ; at least 5"),
     "a sentence in two classes": (_two_classes, "contradict each other: 'THE DOG IS IN THE NEWS.' is both 'dog' and"),
     "a pair same and different": (_same_and_different, "are both 'not_entailment' and 'entailment'"),
     "a positive that is a negative": (_positive_and_negative, "are both 'negative' and 'positive'"),

@@ -9,7 +9,7 @@ import pytest
 from adaptation.adapt_data import KINDS, classes, unlabelled
 
 from diffaug import DiffaugError, Forecast, forecast
-from diffaug.adaptation import candidates
+from diffaug.adaptation import forecasts
 from diffaug.adaptation.forecasts import fit_gain
 
 SIZES = np.array([50.0, 100, 150, 200])
@@ -66,12 +66,12 @@ def test_text_is_used_by_label_spreading(tiny_bert: Path) -> None:
 
 
 def test_a_candidate_that_trains(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "_ON_CPU", ("stage2.batch_size=8", "stage2.steps=1"))
+    monkeypatch.setattr(forecasts, "_TRAINED_FOLDS", 2)
     lines: list[str] = []
     found = forecast(tiny_bert, KINDS["same"](), 100, candidate="SimCSE", report=lines.append)
     assert found.candidate == "SimCSE"
     assert len(found.sizes) == 3
-    assert lines[0] == "SimCSE is trained 9 times"
-    assert len(lines) == 10
+    assert lines[0] == "SimCSE is trained 6 times"
+    assert len(lines) == 7
     with pytest.raises(DiffaugError, match="needs two classes with 12 sentences"):
         forecast(tiny_bert, classes(), candidate="SimCSE")

@@ -45,15 +45,17 @@ def split_folds(labelled: Labelled, folds: int, seed: int) -> list[Indices]:
 def nested_subset(labelled: Labelled, share: float, seed: int) -> Indices:
     """A random part of the rows; smaller parts of one seed lie within larger ones.
 
-    It has the same share of every class, label or band of scores, and at least one row of each.
+    Each class, label or band of scores has the same share, up to one row. So a small part has no more classes than a
+    small sample of the same data would have.
     """
     rng = np.random.default_rng([seed, len(labelled)])
-    order = rng.permutation(len(labelled))
     by_stratum: dict[Hashable, list[int]] = defaultdict(list)
     strata = _strata(labelled)
-    for row in order:
+    for row in rng.permutation(len(labelled)):
         by_stratum[strata[row]].append(int(row))
-    chosen = [row for rows in by_stratum.values() for row in rows[: max(1, round(share * len(rows)))]]
+    chosen: list[int] = []
+    for rows in by_stratum.values():
+        chosen += rows[: int(share * len(rows) + (rng.random() if share < 1 else 0))]
     return np.sort(np.array(chosen, np.int64))
 
 

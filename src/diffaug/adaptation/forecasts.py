@@ -31,8 +31,8 @@ _TRAINED_SHARES, _TRAINED_DRAWS = (0.34, 0.67, 1.0), 1
 _SPREADING_DRAWS = 2
 _FOLDS, _TRAINED_FOLDS = 5, 3
 _EXPONENTS = np.geomspace(0.1, 2.0, 25)
-# Scores over numbers of labels mostly follow exponents around 0.5; few points alone do not determine it.
-_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.5, 0.5
+# Scores over numbers of labels mostly follow exponents between 0.3 and 1.5; few points alone do not determine it.
+_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.7, 0.7
 _RESAMPLES = 400
 _CONFIDENCE = 0.8
 
@@ -215,7 +215,7 @@ def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -
     if draws > 1:
         scaled = values[:, :-1, 0].std(0, ddof=1) * np.sqrt(sizes[:-1])
         spread = float(np.sqrt(np.mean(scaled**2)))
-    error = max(float(np.mean(curves[1:].std(0))) / 4, 0.1)
+    error = max(float(np.mean(curves[1:].std(0))) / 4, 0.05)
     gains = _gains(sizes, curves, labels, more, error)
     # The labels to come are one draw.
     drawn = gains[1:] + rng.normal(0, 1, resamples - 1) * spread * np.sqrt(1 / labels - 1 / (labels + more))
