@@ -111,6 +111,7 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return train(shorten(load_recipe(recipe) if isinstance(recipe, str) else recipe), *args, **options)
 
     monkeypatch.setattr(run, "train", train_shortly)
+    monkeypatch.setattr("diffaug.adaptation.trials.train", train_shortly)
     # The workers of a grid inherit this.
     monkeypatch.setattr("diffaug.experiments.worker.train", train_shortly)
     for module in ("diffaug.experiments.executor", "diffaug.inference.workers"):

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from diffaug.cli.columns import Columns, parse_columns
+from diffaug.cli.columns import Columns, Labels, parse_columns, parse_labels
 from diffaug.errors import DiffaugError
 from diffaug.models.views.synonym import GET_WORDNET
 
@@ -50,6 +50,7 @@ def check(
         str, typer.Argument(help="A .txt, .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, hub:... or sample:...")
     ],
     column: Columns = None,
+    label: Labels = None,
     kind: Annotated[
         str | None, typer.Option(help=f"The expected kind: {', '.join(_KINDS)}; default: recognised.")
     ] = None,
@@ -64,7 +65,8 @@ def check(
 
     if kind is not None and kind not in _KINDS:
         raise DiffaugError(f"--kind must be one of {', '.join(_KINDS)}, got {kind!r}")
-    report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]], against or ())
+    expected = None if kind is None else Kind[_KINDS[kind]]
+    report = check_data(file, parse_columns(column), expected, against or (), parse_labels(label))
     typer.echo(str(report))
     if not report.usable:
         raise typer.Exit(1)
