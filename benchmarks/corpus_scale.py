@@ -10,7 +10,8 @@ same token ids. The tokenizer is that of the embedded encoder.
 Memory is what the process has allocated (anonymous pages; the largest of samples every 20 ms), less what it had before
 the data. Pages of memory-mapped files are not counted: the system shares them between processes and drops them when it
 needs memory. The seconds of CPU are those of all threads; on a machine that does other things too, they say more than
-the seconds on the clock. The figures at the largest count are extended to 20 million sentences in a straight line (`estimate`).
+the seconds on the clock. The figures of the two largest counts are extended to 20 million sentences in a straight line
+(`estimate`).
 """
 
 from __future__ import annotations
@@ -154,8 +155,9 @@ def main() -> None:
             }
             for side, figures in found.items():
                 print(
-                    f"{count:9,d} {side:7s} start {figures['start_s']:8.2f} s ({figures['start_cpu_s']:.2f} s of CPU)  peak {figures['peak_mb']:8,.1f} MB  "
-                    f"held {figures['held_mb']:8,.1f} MB  {figures['batch_ms']:.2f} ms a batch",
+                    f"{count:9,d} {side:7s} start {figures['start_s']:8.2f} s ({figures['start_cpu_s']:.2f} s of CPU)  "
+                    f"peak {figures['peak_mb']:8,.1f} MB  held {figures['held_mb']:8,.1f} MB  "
+                    f"{figures['batch_ms']:.2f} ms a batch",
                     flush=True,
                 )
     results = {"load_average": os.getloadavg(), "by_count": by_count}
