@@ -118,6 +118,7 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(f"{module}._PROCESSES", multiprocessing.get_context("fork"))
     monkeypatch.setattr(store, "get", lambda source, folder, **options: folder / source.name)
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("DIFFAUG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("diffaug.hub.push.HfApi", NoHub)
     monkeypatch.setattr("diffaug.hub.push.get_token", lambda: "a token")
     few_folds(monkeypatch)
