@@ -43,6 +43,7 @@ class Classifier:
         kind: ClassifierKind = "logistic",
         c: float = 16.0,
         weights: NDArray[np.floating] | None = None,
+        tolerance: float = 1e-7,
     ) -> Classifier:
         """Learn the classes of some vectors.
 
@@ -53,6 +54,7 @@ class Classifier:
                 `prototypes`: the class whose mean vector has the highest cosine.
             c: inverse strength of the penalty, per example as in scikit-learn; for prototypes the scale of the cosines.
             weights: (n,), how much each vector counts; None: all the same.
+            tolerance: the largest gradient at which the optimiser stops.
 
         Raises:
             DiffaugError: there is only one class, or the numbers of vectors and classes differ.
@@ -74,7 +76,11 @@ class Classifier:
         weight = torch.zeros(len(names), inputs.shape[1], dtype=torch.float64, requires_grad=True)
         bias = torch.zeros(len(names), dtype=torch.float64, requires_grad=True)
         optimiser = torch.optim.LBFGS(
-            [weight, bias], max_iter=1000, tolerance_grad=1e-7, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+            [weight, bias],
+            max_iter=1000,
+            tolerance_grad=tolerance,
+            tolerance_change=1e-12,
+            line_search_fn="strong_wolfe",
         )
 
         def loss() -> torch.Tensor:
