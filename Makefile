@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-faults test-fuzz test-browser test-kernels test-gpu test-min lint format docs \
-	benchmark clean
+.PHONY: help setup quickstart test test-faults test-fuzz test-browser test-kernels test-kernels-quick test-gpu test-min \
+	lint format docs benchmark clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -60,10 +60,18 @@ test-min:        ## run the tests with the lowest versions that pyproject.toml a
 	$(MIN)/bin/$(PYTEST)
 	rm -rf $(MIN)
 
-# Triton comes with torch's builds for GPUs, in the version they need. Beside others it is large: only this target fetches it.
-test-kernels: $(READY)  ## run our GPU kernels on this machine's CPU, in Triton's interpreter
-	$(BIN)/python -c 'import triton' || $(BIN)/pip install --quiet triton==3.9.0
-	TRITON_INTERPRET=1 $(BIN)/pytest tests/kernels
+# Triton comes with torch's builds for GPUs, in the version they need. It is in a folder of its own, so that nothing else
+# in the virtual environment meets it.
+TRITON := build/triton
+$(TRITON): $(READY)
+	$(BIN)/pip install --quiet --no-deps --target $@ triton==3.9.0
+
+INTERPRETED := PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) tests/kernels
+test-kernels: $(TRITON)  ## run our GPU kernels on this machine's CPU, in Triton's interpreter
+	$(INTERPRETED)
+
+test-kernels-quick: $(TRITON)  ## the same without the tests that take minutes
+	$(INTERPRETED) -m 'not slow_interpreted'
 
 test-gpu: $(READY)  ## run what needs a GPU
 	$(BIN)/python -c 'import torch; assert torch.cuda.is_available(), "there is no GPU here"'

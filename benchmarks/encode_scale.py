@@ -110,6 +110,9 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[10_000, 30_000, 100_000])
     parser.add_argument("--sentences", type=Path, default=SAMPLE)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--layers", type=int, help="random weights with this many layers instead of the encoder's own")
+    parser.add_argument("--alone", action="store_true", help="without sentence-transformers")
+    parser.add_argument("--name", default="encode_scale", help="of the file with the results")
     parser.add_argument("--index", action="store_true", help="measure the index and a search in it, too")
     parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/")
     parser.add_argument("--side", nargs=4, metavar=("SIDE", "MODEL", "TEXT", "OUT"), help=argparse.SUPPRESS)
@@ -124,10 +127,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         model = str(EMBEDDED_MODEL)  # a plain backbone: both sides use mean pooling
+        if options.layers is not None:
+            model = random_model(folder / "model", model, options.layers)
         for count in options.counts:
             text = folder / "sentences.txt"
             write_sentences(text, count, options.seed, options.sentences)
-            found = {side: measure(side, model, text, folder / f"{side}.npy") for side in ("ours", THEIRS)}
+            sides = ("ours",) if options.alone else ("ours", THEIRS)
+            found = {side: measure(side, model, text, folder / f"{side}.npy") for side in sides}
             if options.index:
                 encoded, index = folder / f"vectors-{count}", folder / f"index-{count}"
                 found["encode to Parquet"] = measure("ours", model, text, encoded)
@@ -143,6 +149,8 @@ def main() -> None:
     if options.save:
         record = {
             "model": "embedded",
+            "layers": options.layers,
+            "load_average": os.getloadavg(),
             "threads": os.environ.get("OMP_NUM_THREADS"),
             "seed": options.seed,
             "by_count": results,
@@ -154,7 +162,18 @@ def main() -> None:
             "sentence-transformers",
             *(["lancedb"] if options.index else []),
         )
-        print("kept in", save("encode_scale", record, packages).name)
+        print("kept in", save(options.name, record, packages).name)
+
+
+def random_model(folder: Path, like: str, layers: int) -> str:
+    """A model of the same shape and tokenizer, with random weights and another number of layers."""
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    torch.manual_seed(0)
+    AutoModel.from_config(AutoConfig.from_pretrained(like, num_hidden_layers=layers)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(like).save_pretrained(folder)
+    return str(folder)
 
 
 if __name__ == "__main__":

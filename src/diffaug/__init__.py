@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from diffaug.inference.stored import StoredVectors as StoredVectors
     from diffaug.methods.base import Method as Method
     from diffaug.methods.twostage import TwoStage as TwoStage
+    from diffaug.mining import mine_hard_negatives as mine_hard_negatives
     from diffaug.models.views.base import Views as Views
     from diffaug.models.views.text import TextViews as TextViews
     from diffaug.training.run import train as train
@@ -39,6 +40,7 @@ __all__ = [
     "evaluate",
     "load_plugin",
     "load_recipe",
+    "mine_hard_negatives",
     "register_loss",
     "register_method",
     "register_task",
@@ -59,6 +61,7 @@ _HOMES = {
     "evaluate": "diffaug.evaluation",
     "load_plugin": "diffaug.config.registry",
     "load_recipe": "diffaug.config",
+    "mine_hard_negatives": "diffaug.mining",
     "register_loss": "diffaug.config.registry",
     "register_method": "diffaug.config.registry",
     "register_task": "diffaug.config.registry",

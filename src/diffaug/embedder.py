@@ -20,11 +20,13 @@ from diffaug.inference.onnx_runner import is_onnx_export, load_onnx
 from diffaug.inference.quantize import Precision
 from diffaug.inference.runner import Runner, TorchRunner, Vectors
 from diffaug.inference.search import Hit, VectorStore, exact_search
+from diffaug.models.classifier import Classifier, ClassifierKind
 from diffaug.models.config import ModelConfig, Pooling, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fetch import find_folder
 from diffaug.models.io.foreign import is_sentence_transformers, load_sentence_transformers, load_transformers
 from diffaug.models.io.saved import is_saved_model, load_model, save_model
+from diffaug.models.io.start import refuse_run_folder
 from diffaug.progress import progress_bar
 
 Backend = Literal["torch", "onnx"]
@@ -54,6 +56,7 @@ class Embedder:
         self.tokenizer = tokenizer
         self.provenance = provenance or Provenance()
         self.collator = self.runner.collator(tokenizer)
+        self.classifier: Classifier | None = None
         self.name: str | None = None
         """The path or hub name that the model was loaded from."""
         self._warned_truncated = False
@@ -89,8 +92,7 @@ class Embedder:
         """
         source = "embedded" if name_or_path is None else str(name_or_path)
         folder = find_folder(source, revision)
-        if (folder / "recipe.yaml").is_file() and is_saved_model(folder / "best"):
-            raise DiffaugError(f"{source} is the folder of a run; load its model: {Path(source) / 'best'}")
+        refuse_run_folder(source, folder)
         onnx = is_onnx_export(folder)
         _check_backend(source, backend, onnx)
         if onnx or is_saved_model(folder) or is_sentence_transformers(folder):
@@ -100,6 +102,7 @@ class Embedder:
                 embedder = cls(*load_onnx(folder), device=device)
             elif is_saved_model(folder):
                 embedder = cls(*load_model(folder), device=device)
+                embedder.classifier = Classifier.load(folder, embedder.width)
             else:
                 loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code)
                 embedder = cls(*loaded, device=device)
@@ -295,13 +298,50 @@ class Embedder:
             return exact_search(documents, self.encode([queries]), k)[0]
         return exact_search(documents, self.encode(queries), k)
 
+    def fit_classifier(
+        self, sentences: Iterable[str], classes: Sequence[str], kind: ClassifierKind = "logistic", c: float = 16.0
+    ) -> None:
+        """Learn classes of sentences on the model's vectors, which stay as they are; `save` saves the classifier too.
+
+        Args:
+            sentences: examples.
+            classes: the class of each.
+            kind: ``logistic`` regression, or ``prototypes``: the class whose mean vector is nearest.
+            c: inverse strength of the L2 penalty.
+        """
+        self.classifier = Classifier.fit(self.encode(sentences), classes, kind, c)
+
+    @overload
+    def predict(self, sentences: str) -> str: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, sentences: Iterable[str]) -> list[str]: ...
+
+    def predict(self, sentences: str | Iterable[str]) -> str | list[str]:
+        """The class of each sentence, for a model trained on sentences with a class or after `fit_classifier`."""
+        best = self.predict_probabilities(sentences).argmax(-1)
+        assert self.classifier is not None
+        names = self.classifier.names
+        return names[int(best)] if isinstance(sentences, str) else [names[i] for i in best]
+
+    def predict_probabilities(self, sentences: str | Iterable[str]) -> Vectors:
+        """The probability of each class of ``classifier.names``: (sentences, classes), or (classes,) for a string.
+
+        Raises:
+            DiffaugError: the model has no classifier.
+        """
+        if self.classifier is None:
+            raise DiffaugError("this model has no classifier; train on sentences with a class, or call fit_classifier")
+        return self.classifier.probabilities(self.encode(sentences))
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Save the model and everything inference needs in one folder, atomically.
 
         Raises:
             DiffaugError: the folder exists and ``overwrite`` is off, or it cannot be written.
         """
-        save_model(Path(path), self.encoder, self.tokenizer, self.provenance, overwrite=overwrite)
+        save_model(
+            Path(path), self.encoder, self.tokenizer, self.provenance, classifier=self.classifier, overwrite=overwrite
+        )
 
     def push_to_hub(
         self,

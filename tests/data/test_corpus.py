@@ -44,26 +44,26 @@ def test_one_class_is_refused(
 ) -> None:
     corpus = Corpus(DataSettings(nli=pairs(tmp_path / "one.csv", *labels), **settings), collator)
     with pytest.raises(DiffaugError, match=found) as error:
-        corpus.nli_pairs()
+        corpus.related()
     assert "one.csv" in str(error.value)
 
 
 @pytest.mark.parametrize("labels", [["entailment", "contradiction"], ["1", "0"], ["entailment", "not_entailment"]])
 def test_two_classes_are_enough(labels: list[str], collator: Collator, tmp_path: Path) -> None:
     corpus = Corpus(DataSettings(nli=pairs(tmp_path / "two.csv", *labels)), collator)
-    assert corpus.nli_pairs().labels == (1, 0)
+    assert corpus.related().labels == (1, 0)
 
 
 def test_label_names(collator: Collator, tmp_path: Path) -> None:
-    path, cache = pairs(tmp_path / "own.csv", "same", "other", "same"), DataCache()
-    names = {"same": "entailment", "other": "contradiction"}
-    assert Corpus(DataSettings(nli=path, label_names=names), collator, cache=cache).nli_pairs().labels == (1, 0, 1)
-    turned = {"same": "contradiction", "other": "entailment"}  # the same file, but not the cached labels
-    assert Corpus(DataSettings(nli=path, label_names=turned), collator, cache=cache).nli_pairs().labels == (0, 1, 0)
-    with pytest.raises(DiffaugError, match=r"the label 'same' is unknown.*in a recipe: data\.label_names"):
-        Corpus(DataSettings(nli=path), collator).nli_pairs()
-    with pytest.raises(DiffaugError, match="the label 'same' cannot mean 'equal'"):
-        Corpus(DataSettings(nli=path, label_names={"same": "equal"}), collator).nli_pairs()
+    path, cache = pairs(tmp_path / "own.csv", "alike", "other", "alike"), DataCache()
+    names = {"alike": "entailment", "other": "contradiction"}
+    assert Corpus(DataSettings(nli=path, label_names=names), collator, cache=cache).related().labels == (1, 0, 1)
+    turned = {"alike": "contradiction", "other": "entailment"}  # the same file, but not the cached labels
+    assert Corpus(DataSettings(nli=path, label_names=turned), collator, cache=cache).related().labels == (0, 1, 0)
+    with pytest.raises(DiffaugError, match=r"the label 'alike' is unknown.*in a recipe: data\.label_names"):
+        Corpus(DataSettings(nli=path), collator).related()
+    with pytest.raises(DiffaugError, match="the label 'alike' cannot mean 'equal'"):
+        Corpus(DataSettings(nli=path, label_names={"alike": "equal"}), collator).related()
 
 
 def test_a_cached_file_is_not_read_again(collator: Collator, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_columns_that_a_user_names(tmp_path: Path) -> None:
             "'label' may hold labels or scores",
             "'premise': 'sent0', 'hypothesis': 'sent1'",
         ),
-        ("question1,question2,is_duplicate", ",1,0,1", "'is_duplicate' may hold labels", "'label': 'is_duplicate'"),
+        ("question1,question2,related", ",1,0,1", "'related' may hold labels", "'label': 'related'"),
         ("sentence1,sentence2,relation", ",same,other,same", "'relation' may hold labels", "'positive': 'sentence2'"),
         ("anchor,positive,agreement", ",0.9,0.1,0.5", "'agreement' may hold labels or scores", "data.columns"),
         (
@@ -111,7 +111,6 @@ def test_columns_that_a_user_names(tmp_path: Path) -> None:
             "'rank' may hold labels or scores",
             "if all of them are positive pairs, columns=",
         ),
-        ("sentence1,sentence2,score", ",5,0,1", "'score' may hold labels or scores", "data.columns"),
         ("query,positive,negative_1", ",No.,Never.,Not at all.", "hard negatives", "'negative': 'negative_1'"),
         ("sentence1,sentence2,hard_neg", ",No.,Never.,Not at all.", "hard negatives", "'negative': 'hard_neg'"),
     ],
@@ -128,8 +127,7 @@ def test_a_column_that_may_hold_labels_is_an_error(
     named = read_nli(path, {"anchor": first, "positive": second})
     assert isinstance(named, PositivePairs)
     assert list(zip(named.anchors, named.positives, strict=True)) == ROWS
-    if header != "sentence1,sentence2,score":  # that one is of another kind
-        assert not check(path).usable
+    assert not check(path).usable
 
 
 def test_naming_anchor_and_positive_overrides_that_error(tmp_path: Path) -> None:
@@ -213,7 +211,7 @@ def test_check(tmp_path: Path) -> None:
         "1 anchors repeat an earlier one",
         "2 positives repeat an earlier one; in one batch they are negatives of each other",
         "1 positives equal their anchor",
-        f"--set data.nli={path}   stage 2 of simcse-sup and promptbert-sup, and of diffaug-sup with stage1=null",
+        f"--set data.nli={path}   stage 1 and stage 2 of adapt-diffaug, simcse-sup and other supervised recipes",
     ):
         assert words in text
     path = table(tmp_path, "title,body")
@@ -239,8 +237,7 @@ def test_examples_of_a_run(collator: Collator, tmp_path: Path, caplog: pytest.Lo
     assert examples.rows(range(len(examples))) == expected
     assert len(corpus.nli_sentences()) == 6
     assert set(corpus.positives(10)) == set(ROWS)
-    with pytest.raises(DiffaugError, match=r"a\.csv holds positive pairs without contradictions"):
-        corpus.nli_pairs()
+    assert len(corpus.related()) == 3
 
 
 def test_draws_are_nested(collator: Collator, tmp_path: Path) -> None:

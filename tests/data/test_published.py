@@ -227,7 +227,7 @@ def test_columns_and_labels_apply_to_all_files(collator: Collator, tmp_path: Pat
 def test_files_of_different_kinds_are_not_joined(collator: Collator, tmp_path: Path) -> None:
     pairs = tmp_path / "snli.jsonl"
     pairs.write_text(nli_jsonl("snli", SNLI), "utf-8")
-    with pytest.raises(DiffaugError, match=r"sample:triplets holds triplets and .*snli\.jsonl labelled pairs"):
+    with pytest.raises(DiffaugError, match=r"sample:triplets and .*snli\.jsonl holds triplets and labelled pairs"):
         Corpus(DataSettings(nli=["sample:triplets", str(pairs)]), collator).nli  # noqa: B018
     with pytest.raises(DiffaugError, match=r"data\.nli is an empty list"):
         load_recipe("diffaug-sup", ["data.nli=[]"])

@@ -27,16 +27,21 @@ def models(
     import torch
     from integrations import released_checkpoints as released
 
+    from diffaug import Embedder
+    from diffaug.integrations.st_native import export_native
+
     torch.manual_seed(0)
     home, bert = tmp_path_factory.mktemp("released"), tiny("bert")
     weights = released.trained("bert", released.backbone_state(bert), pooler=False)
     simcse = {**weights, **released.linear("mlp.dense")}
     diffaug = {**weights, **released.prefix(6)}
+    export_native(Embedder.from_pretrained(bert, device="cpu"), home / "MiniLM")
     return {
         "bert-base-uncased": bert,
         "roberta-base": tiny("roberta"),
         "distilbert-base-uncased": tiny_masked_lm("distilbert"),
         "owner/name": bert,
+        "sentence-transformers/all-MiniLM-L6-v2": home / "MiniLM",
         "princeton-nlp/sup-simcse-bert-base-uncased": released.write(
             home / "sup-simcse", bert, wordpiece, simcse, "BertForCL", pickled=True
         ),
@@ -114,7 +119,8 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "train", train_shortly)
     # The workers of a grid inherit this.
     monkeypatch.setattr("diffaug.experiments.worker.train", train_shortly)
-    monkeypatch.setattr("diffaug.experiments.executor._PROCESSES", multiprocessing.get_context("fork"))
+    for module in ("diffaug.experiments.executor", "diffaug.inference.workers"):
+        monkeypatch.setattr(f"{module}._PROCESSES", multiprocessing.get_context("fork"))
     monkeypatch.setattr(store, "get", lambda source, folder, **options: folder / source.name)
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("diffaug.hub.push.HfApi", NoHub)

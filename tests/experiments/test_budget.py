@@ -15,7 +15,8 @@ from diffaug.experiments.budget import Budget, Family, budget_names, check_equal
 TRAINED = [
     name
     for name in recipe_names()
-    if name != "quickstart" and (load_recipe(name).stage1 is not None or load_recipe(name).stage2 is not None)
+    if not name.startswith(("quickstart", "adapt-"))
+    and (load_recipe(name).stage1 is not None or load_recipe(name).stage2 is not None)
 ]
 
 JOINT = ["simcse-joint", "simcse-sup-joint", "promptbert-joint", "promptbert-sup-joint"]

@@ -214,7 +214,8 @@ def test_damaged_and_missing_checkpoint_files(recipe: Recipe, reference: Path, t
         time.sleep(0.01)
     child.process.kill()
     child.end()
-    assert len(checkpoints(stopped / "checkpoints")) == 2
+    for older in checkpoints(stopped / "checkpoints")[:-2]:  # it was killed before it removed this one
+        shutil.rmtree(older)
     for number in range(32):
         folder = shutil.copytree(stopped, tmp_path / f"run{number}")
         older, newer = checkpoints(folder / "checkpoints")

@@ -15,6 +15,7 @@ from torch import Tensor
 from diffaug import train
 from diffaug.config import Recipe, load_recipe
 from diffaug.models import padded_groups
+from diffaug.training.checkpoint import checkpoints
 from diffaug.training.execution import check, cpu
 from diffaug.training.execution.check import fast_path_difference
 from diffaug.training.execution.executor import PlainExecutor, fast_executor
@@ -141,7 +142,7 @@ def test_a_resumed_stage_goes_on_as_it_began(
         patch.setattr("diffaug.training.loop.fast_path_difference", lambda *given: "it is broken")
         whole = train(recipe, tmp_path / "whole", quiet=True)
         cut_off(recipe, tmp_path / "cut")
-    [checkpoint] = (tmp_path / "cut" / "checkpoints").iterdir()
+    checkpoint = checkpoints(tmp_path / "cut" / "checkpoints")[-1]
     assert json.loads((checkpoint / "state.json").read_text())["fast_failed"] is True
     monkeypatch.setattr("diffaug.training.loop.fast_path_difference", lambda *given: pytest.fail("checked again"))
     assert_same_weights(whole.model, train(recipe, tmp_path / "cut", resume=True, quiet=True).model)

@@ -15,6 +15,7 @@ from diffaug import Embedder, train
 from diffaug.config import Recipe
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
+from diffaug.training.checkpoint import checkpoints
 from diffaug.training.loop import Loop
 from diffaug.training.scoring import Scorer, Scores, final_scores, spearman
 
@@ -60,7 +61,7 @@ def test_the_good_model_and_checkpoint_stay(
     with pytest.raises(DiffaugError, match=r"weights is not finite \(stage 2, step 3\)"):
         train(recipe, tmp_path / "run", quiet=True)
     assert np.isfinite(Embedder.from_pretrained(tmp_path / "run" / "best").encode(["A dog."])).all()
-    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["stage2-step0000002"]
+    assert checkpoints(tmp_path / "run" / "checkpoints")[-1].name == "stage2-step0000002"
 
 
 def test_a_first_stage_that_ends_with_nan_is_an_error(

@@ -23,7 +23,7 @@ from diffaug.training.run_cache import RunCache
 def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     """Every file that is opened, sentence tokenised for training and backbone loaded, as it happens."""
     done: dict[str, list[Any]] = {"files": [], "sentences": [], "backbones": []}
-    open_table, add, load = read.open_table, TokenStore._add, kept_module.load_backbone
+    open_table, add, load = read.open_table, TokenStore._add, kept_module.load_start
 
     def opened(source: Any, *rest: Any) -> Any:
         done["files"].append(Path(source).name)
@@ -39,7 +39,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
     monkeypatch.setattr(read, "open_table", opened)
     monkeypatch.setattr(TokenStore, "_add", added)
-    monkeypatch.setattr(kept_module, "load_backbone", loaded)
+    monkeypatch.setattr(kept_module, "load_start", loaded)
     return done
 
 

@@ -57,7 +57,9 @@ def test_what_a_run_leaves_behind(make_recipe: Callable[..., Recipe], tmp_path: 
     result = train(recipe, tmp_path / "run", quiet=True)
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         "best",
+        "data.json",
         "metrics.jsonl",
+        "provenance.json",
         "recipe.yaml",
         "summary.json",
     ]
@@ -231,14 +233,14 @@ def test_a_stage_that_ends_before_its_first_evaluation_says_what_to_set(
 
 
 def test_few_labels_are_drawn(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
-    for labels, pairs in ((0.5, 40), (10, 20)):
+    for labels, triplets in ((0.5, 20), (10, 10)):
         from diffaug.data.corpus import Corpus
         from diffaug.methods import method_class
         from diffaug.models.backbone import load_backbone
 
         recipe = make_recipe("sup", data={"labels": labels})
         method = method_class("diffaug").build(recipe, *load_backbone(recipe.model.backbone))
-        assert len(Corpus(recipe.data, method.collator).nli_pairs()) == pairs
+        assert len(Corpus(recipe.data, method.collator).related()) == triplets
 
 
 def test_labelled_pairs_can_take_the_place_of_triplets(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from diffaug.cli.columns import Columns, parse_columns
+from diffaug.cli.columns import Columns, Labels, parse_columns, parse_labels
 from diffaug.errors import DiffaugError
 from diffaug.models.views.synonym import GET_WORDNET
 
@@ -20,6 +20,7 @@ _KINDS = {
     "labelled": "LABELLED_PAIRS",
     "scored": "SCORED_PAIRS",
     "positive": "POSITIVE_PAIRS",
+    "classes": "CLASSES",
 }
 Folder = Annotated[
     Path | None,
@@ -36,9 +37,11 @@ def register(app: typer.Typer) -> None:
     """Add this group of commands to ``app``."""
     data_app = typer.Typer(help="Check your own data and download public data.", no_args_is_help=True)
     data_app.command()(check)
+    data_app.command()(mine)
     data_app.command("ls")(list_datasets)
     data_app.command()(get)
     data_app.command()(status)
+    data_app.command()(cache)
     app.add_typer(data_app, name="data")
 
 
@@ -47,6 +50,7 @@ def check(
         str, typer.Argument(help="A .txt, .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, hub:... or sample:...")
     ],
     column: Columns = None,
+    label: Labels = None,
     kind: Annotated[
         str | None, typer.Option(help=f"The expected kind: {', '.join(_KINDS)}; default: recognised.")
     ] = None,
@@ -61,10 +65,68 @@ def check(
 
     if kind is not None and kind not in _KINDS:
         raise DiffaugError(f"--kind must be one of {', '.join(_KINDS)}, got {kind!r}")
-    report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]], against or ())
+    expected = None if kind is None else Kind[_KINDS[kind]]
+    report = check_data(file, parse_columns(column), expected, against or (), parse_labels(label))
     typer.echo(str(report))
     if not report.usable:
         raise typer.Exit(1)
+
+
+def mine(
+    labels: Annotated[str, typer.Argument(help="Pairs that belong together, triplets, or sentences with a class.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .csv file of triplets to write.")],
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Sentences to find negatives in; default: those of the labels."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The model that finds them; default: the embedded encoder.")
+    ] = None,
+    num_negatives: Annotated[int, typer.Option(help="Negatives per pair; each makes a triplet.")] = 3,
+    sampling: Annotated[str, typer.Option(help="top: the most similar that fit; random: any that fit.")] = "top",
+    range_min: Annotated[int, typer.Option(help="Skip this many of the most similar sentences.")] = 0,
+    range_max: Annotated[int, typer.Option(help="Look at this many of the most similar sentences.")] = 100,
+    max_score: Annotated[float | None, typer.Option(help="Highest cosine of anchor and negative.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Lowest cosine of anchor and negative.")] = None,
+    absolute_margin: Annotated[
+        float | None, typer.Option(help="How far a negative's cosine is below the positive's, at least.")
+    ] = None,
+    relative_margin: Annotated[
+        float,
+        typer.Option(help="The same as a part of the positive's cosine; a large negative number switches it off."),
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of --sampling random.")] = 0,
+    column: Columns = None,
+) -> None:
+    """Find hard negatives in your own text, and write triplets."""
+    if out.suffix != ".csv":
+        raise DiffaugError(f"--out must end in .csv, got {out}")
+    if sampling not in ("top", "random"):
+        raise DiffaugError(f"--sampling must be top or random, got {sampling!r}")
+    import csv
+
+    from diffaug.embedder import Embedder
+    from diffaug.files import atomic_file
+    from diffaug.mining import mine_hard_negatives
+
+    triplets = mine_hard_negatives(
+        Embedder.from_pretrained(model),
+        labels,
+        text,
+        num_negatives=num_negatives,
+        sampling=sampling,  # type: ignore[arg-type] # checked above
+        range_min=range_min,
+        range_max=range_max,
+        max_score=max_score,
+        min_score=min_score,
+        absolute_margin=absolute_margin,
+        relative_margin=relative_margin,
+        seed=seed,
+        columns=parse_columns(column),
+    )
+    with atomic_file(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("anchor", "positive", "negative"), *triplets])
+    typer.echo(f"{len(triplets):,} triplets of {len(set(triplets.anchors)):,} anchors -> {out}", err=True)
 
 
 def list_datasets() -> None:
@@ -129,6 +191,25 @@ def status(to: Folder = None) -> None:
     if damaged:
         typer.echo("download damaged data again: diffaug data get NAME --again")
         raise typer.Exit(1)
+
+
+def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = False) -> None:
+    """Show the large text that training has read and tokenised on this machine ($DIFFAUG_CACHE)."""
+    from diffaug.data import disk_cache
+
+    if clear:
+        disk_cache.clear()
+    entries = disk_cache.entries()
+    typer.echo(f"{disk_cache.corpus_cache()}: {_megabytes(sum(entry.size for entry in entries))}")
+    for entry in entries:
+        parts = [entry.folder.parent.name, f"{_megabytes(entry.size):>10}"]
+        if "sentences" in entry.details:
+            parts.append(f"{entry.details['sentences']:,} sentences")
+        typer.echo("  ".join([*parts, *entry.details.get("sources", [])]))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
 
 
 @contextmanager

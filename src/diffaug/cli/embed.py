@@ -1,4 +1,4 @@
-"""`diffaug encode`, `similarity` and `search`."""
+"""`diffaug encode`, `similarity`, `search` and `predict`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import typer
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
-from diffaug.files import check_output
 
 if TYPE_CHECKING:
     from diffaug.embedder import Embedder
@@ -42,6 +41,7 @@ def register(app: typer.Typer) -> None:
     app.command()(encode)
     app.command()(similarity)
     app.command()(search)
+    app.command()(predict)
 
 
 def encode(
@@ -91,8 +91,6 @@ def encode(
     path = Path(out)
     if not stream and path.suffix not in {"", ".npy", ".parquet", ".jsonl"} and not path.is_dir():
         raise DiffaugError(f"--out must end in .npy, .parquet or .jsonl, or be a folder without a suffix, got {out}")
-    if not stream:
-        check_output(path, [*(sentences or []), model])
     if not stream and path.suffix in {"", ".parquet"}:
         from diffaug.inference.parquet import pyarrow_modules
 
@@ -215,6 +213,56 @@ def search(
         for hit in hits:
             others = "".join(f"{name}={str(value)[:40]}  " for name, value in hit.columns.items() if value is not None)
             typer.echo(f"{hit.score:7.4f}  {others}{hit.sentence}")
+
+
+def predict(
+    sentences: Annotated[
+        str, typer.Argument(help="A text file with one sentence per line, or a table; - is standard input.")
+    ] = "-",
+    model: Model = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Sentences with a class to learn from; default: the classifier saved with the model.",
+            show_default=False,
+        ),
+    ] = None,
+    kind: Annotated[str, typer.Option(help="With --labels: logistic or prototypes.")] = "logistic",
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --labels: save model and classifier here.", show_default=False),
+    ] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    column: Columns = None,
+    device: Device = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Print the class of each sentence of a file, with its probability."""
+    if kind not in ("logistic", "prototypes"):
+        raise DiffaugError(f"--kind must be logistic or prototypes, got {kind!r}")
+    if save is not None and labels is None:
+        raise DiffaugError("--save needs --labels")
+    from diffaug.data.documents import read_documents
+
+    lines = read_documents(sentences, parse_columns(column)).sentences
+    embedder = load_embedder(model, device, trust_remote_code)
+    if labels is not None:
+        from diffaug.data.read import read_classes
+
+        examples = read_classes(labels)
+        embedder.fit_classifier(examples.sentences, examples.classes, kind)  # type: ignore[arg-type] # checked above
+        if save is not None:
+            embedder.save(save)
+    shares = embedder.predict_probabilities(lines)
+    assert embedder.classifier is not None
+    for line, row in zip(lines, shares, strict=True):
+        name, share = embedder.classifier.names[row.argmax()], float(row.max())
+        if json_lines:
+            record = {"class": name, "probability": round(share, 6), "sentence": line}
+            typer.echo(json.dumps(record, ensure_ascii=False))
+        else:
+            typer.echo(f"{name}\t{share:.3f}\t{line}")
 
 
 def load_embedder(model: str | None, device: str | None, trust_remote_code: bool) -> Embedder:

@@ -13,6 +13,7 @@ import typer
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.embed import Device, Keep, Model, OnBad, Trust, load_embedder
 from diffaug.cli.plugins import Plugins
+from diffaug.files import check_output
 
 if TYPE_CHECKING:
     from diffaug.inference.index import Index
@@ -47,6 +48,7 @@ def build(
     """Build an index. Above 100,000 rows, search is approximate; its measured recall is printed."""
     from diffaug.inference.index import Index
 
+    check_output(out, sources)
     with _vectors(sources, out, column, keep, on_bad, model, device, trust_remote_code) as vectors:
         index = Index.build(out, vectors, overwrite=overwrite)
     typer.echo(f"{index.rows:,} documents -> {out}; {_quality(index)}", err=True)

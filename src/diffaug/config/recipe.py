@@ -30,8 +30,11 @@ class ModelSettings:
     """The encoder to train.
 
     Attributes:
-        backbone: a folder or hub name; `embedded` is the small encoder that comes with the package.
-        pooling: how token states become a vector; null: at the mask token of a template, else the mean.
+        backbone: a folder or hub name; `embedded` is the small encoder that comes with the package. Of an embedding
+            model (a folder of diffaug or sentence-transformers), everything is trained further and saved again: dense
+            layers, learned views, normalisation, prompts; pooling and template as `pooling` says.
+        pooling: how token states become a vector; null: at the mask token of a template, else the mean; `auto`: pooling
+            and template of the embedding model that training starts from, and as null for a plain encoder.
         train_pooling: another pooling while training, where a method has one.
         template: prompt with `{}` and `[MASK]`, or null.
         second_template: the prompt of the second view in training, if it is another one.
@@ -45,7 +48,7 @@ class ModelSettings:
     """
 
     backbone: str = "bert-base-uncased"
-    pooling: Literal["cls", "mean", "first_last", "static_last", "last2", "mask"] | None = None
+    pooling: Literal["cls", "mean", "first_last", "static_last", "last2", "mask", "auto"] | None = None
     train_pooling: Literal["cls", "mean", "first_last", "static_last", "last2", "mask"] | None = None
     template: str | None = None
     second_template: str | None = None
@@ -90,8 +93,11 @@ class DataSettings:
     `nli` and `unlabelled` may be lists of sources, which are joined.
 
     Attributes:
-        nli: triplets, or labelled pairs from which triplets are built, or, where nothing learns from contradictions,
-            pairs of sentences that belong together.
+        nli: the labelled data: triplets, pairs with an NLI label, pairs that belong together or not (*same*,
+            *different*), pairs with a score, sentences with a class, or pairs that all belong together.
+        proportions: for a list of files in nli, the share of the batches that comes from each; null: files of one kind
+            are joined, and several kinds are mixed by their numbers of examples.
+        per_class: of sentences with a class, how many of each class are in a batch.
         nli_classes: 2: entailment or contradiction, neutral pairs left out; 3: all labels.
         unlabelled: sentences, for the semi-supervised settings.
         dev: scored pairs that choose the best checkpoint; null: alignment and uniformity choose it.
@@ -107,6 +113,8 @@ class DataSettings:
     """
 
     nli: str | list[str] | None = None
+    proportions: list[float] | None = None
+    per_class: int = 4
     nli_classes: Literal[2, 3] = 2
     unlabelled: str | list[str] | None = None
     dev: str | None = None
@@ -130,6 +138,7 @@ class Stage1Settings:
         epochs: passes over the labelled data, used where `steps` is null.
         batch_size: labelled examples per step. A triplet is two pairs, which share their premise: 128 triplets are
             256 pairs.
+        again: train the views of a model that has them already; false: leave out stage 1 then.
     """
 
     steps: int | Literal["auto"] | None = None
@@ -139,6 +148,7 @@ class Stage1Settings:
     learning_rate: float = 1e-3
     warmup: float = 0.0
     weight_decay: float = 0.0
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,10 @@ class Stage2Settings:
 
     Attributes:
         objective: `unlabelled`: two views of a sentence; `nli_sentences`: the same, with the sentences of the NLI data;
-            `triplets`: premise, entailment, hard negative, or pairs that lack the last.
+            `triplets`: premise, entailment, hard negative, or pairs that lack the last; `labels`: labelled data of any
+            kind with the loss of that kind.
+        label_loss: of the objective `labels`, where the data allow several: `contrastive`, `cosent` or `angle`; `auto`:
+            `cosent` for pairs with a score or labelled same and different, `contrastive` for everything else.
         epochs: passes over those data; `steps` is used instead if set.
         role_learning_rates: other rates for a role: backbone, views, projection, classifier ...
         frozen: roles that do not learn.
@@ -163,7 +176,8 @@ class Stage2Settings:
         gradient_cache: rows that go through the encoder at a time, for batches larger than memory; null: all.
     """
 
-    objective: Literal["unlabelled", "nli_sentences", "triplets"] = "unlabelled"
+    objective: Literal["unlabelled", "nli_sentences", "triplets", "labels"] = "unlabelled"
+    label_loss: Literal["auto", "contrastive", "cosent", "angle"] = "auto"
     epochs: float = 1.0
     steps: int | None = None
     batch_size: int = 256
@@ -234,6 +248,8 @@ class LoopSettings:
         adam_bias_correction: correct both moments for their start at zero; false, as in the original BERT code, makes
             the steps of the first few hundred batches larger.
         eval_every: steps between evaluations.
+        select: which checkpoint is the result: the `best` on data.dev, or by alignment and uniformity where there is
+            none; the `last`; `auto`: the best on data.dev, and the last where there is none.
         save_minutes: how often the state of the run is saved; also when it is interrupted.
         patience: evaluations of stage 2 without a better score before training stops; null: never.
         trackers: also log to these, through accelerate: tensorboard, wandb, mlflow.
@@ -247,6 +263,7 @@ class LoopSettings:
     adam_epsilon: float = 1e-8
     adam_bias_correction: bool = True
     eval_every: int = 50
+    select: Literal["best", "last", "auto"] = "best"
     save_minutes: float = 5.0
     patience: int | None = None
     trackers: list[str] = field(default_factory=list)

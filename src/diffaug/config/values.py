@@ -18,6 +18,7 @@ _AT_LEAST = {
     "views.length": 1,
     "views.bottleneck": 1,
     "data.max_length": 1,
+    "data.per_class": 2,
     "stage1.steps": 0,
     "stage1.max_steps": 1,
     "stage1.batch_size": 2,
@@ -81,9 +82,22 @@ def check_values(recipe: Mapping[str, Any], source: str) -> None:
     for name in _SOURCES:
         if recipe["data"][name] == []:
             raise DiffaugError(f"{source}: data.{name} is an empty list; name at least one file, or set it to null")
+    _check_proportions(recipe["data"], source)
     for name in recipe["data"]["columns"]:
         if name not in _SOURCES:
             raise DiffaugError(f"{source}: unknown setting 'data.columns.{name}'{nearest(name, _SOURCES)}")
+
+
+def _check_proportions(data: Mapping[str, Any], source: str) -> None:
+    shares = data["proportions"]
+    if shares is None:
+        return
+    files = len(data["nli"]) if isinstance(data["nli"], list) else 1
+    if len(shares) != files or min(shares, default=0) <= 0:
+        raise DiffaugError(
+            f"{source}: data.proportions = {shares} does not fit; it must be a number above 0 for each of the {files} "
+            "files in data.nli"
+        )
 
 
 def _check(recipe: Mapping[str, Any], key: str, source: str, fits: Callable[..., bool], wanted: str) -> None:

@@ -5,6 +5,8 @@ The readers and record types can be imported from here. Nothing in this file imp
 
 from diffaug.data.problems import Problem, ProblemCount
 from diffaug.data.read import (
+    read_classes,
+    read_labelled,
     read_labelled_pairs,
     read_nli,
     read_positive_pairs,
@@ -13,6 +15,7 @@ from diffaug.data.read import (
     read_triplets,
 )
 from diffaug.data.records import (
+    Classes,
     LabelledPairs,
     PositivePairs,
     ScoredPairs,
@@ -22,6 +25,7 @@ from diffaug.data.records import (
 )
 
 __all__ = [
+    "Classes",
     "LabelledPairs",
     "PositivePairs",
     "Problem",
@@ -29,6 +33,8 @@ __all__ = [
     "ScoredPairs",
     "Triplets",
     "pairs_from_triplets",
+    "read_classes",
+    "read_labelled",
     "read_labelled_pairs",
     "read_nli",
     "read_positive_pairs",

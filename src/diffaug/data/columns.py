@@ -24,6 +24,7 @@ class Kind(Enum):
     TRIPLETS = "triplets"
     LABELLED_PAIRS = "labelled pairs"
     SCORED_PAIRS = "scored pairs"
+    CLASSES = "sentences with a class"
     POSITIVE_PAIRS = "positive pairs"
 
 
@@ -42,12 +43,19 @@ ROLES: dict[Kind, dict[str, tuple[str, ...]]] = {
     Kind.LABELLED_PAIRS: {
         "premise": ("premise", *_FIRST),
         "hypothesis": ("hypothesis", *_SECOND),
-        "label": ("label", "gold_label", "entailment_label", "entailment_judgment", "labels"),
+        "label": (
+            *("label", "gold_label", "entailment_label", "entailment_judgment", "labels"),
+            *("is_duplicate", "is_paraphrase", "verdict"),
+        ),
     },
     Kind.SCORED_PAIRS: {
         "sentence1": _FIRST,
         "sentence2": _SECOND,
         "score": ("score", "similarity_score", "relatedness_score", "similarity", "label"),
+    },
+    Kind.CLASSES: {
+        "sentence": ("sentence", "text", "utterance", "message"),
+        "class": ("class", "label", "intent", "category", "topic", "tag", "labels"),
     },
     # `sent1` is the second sentence beside `sent0` and the first beside `sent2`; only the former is accepted here.
     Kind.POSITIVE_PAIRS: {
@@ -55,12 +63,16 @@ ROLES: dict[Kind, dict[str, tuple[str, ...]]] = {
         "positive": (*_POSITIVE, *(name for name in _SECOND if name != "sent2")),
     },
 }
-_LABEL_NAMES = {*ROLES[Kind.LABELLED_PAIRS]["label"], *ROLES[Kind.SCORED_PAIRS]["score"]}
+_LABEL_NAMES = {
+    *ROLES[Kind.LABELLED_PAIRS]["label"],
+    *ROLES[Kind.SCORED_PAIRS]["score"],
+    *ROLES[Kind.CLASSES]["class"],
+}
 _KNOWN_NAMES = {name for roles in ROLES.values() for names in roles.values() for name in names}
 _ELSEWHERE = "(in a recipe: data.columns; on the command line: --column ROLE=NAME)"
 _SEPARATORS = {
     "\t": ("tabs", "rename it to .tsv"),
-    ";": ("semicolons", "save it with commas"),
+    ";": ("semicolons", "rename it to .csv"),
     ",": ("commas", "rename it to .csv"),
 }
 
@@ -258,6 +270,16 @@ def _by_content(table: Table, kind: Kind) -> Layout:
     rows = [cells for _, cells in head if len(cells) == width]
     if width != len(roles):
         raise _ambiguous(table, kind, head)
+    if kind is Kind.CLASSES:
+        matching = [i for i, column in enumerate(zip(*rows, strict=True)) if _like_classes(column)]
+        if len(matching) != 1:
+            raise _ambiguous(table, kind, head)
+        target = matching[0]
+        first = rows[0]
+        recurs = first[target] in {row[target] for row in rows[1:]}
+        if table.may_have_header and _like_names(first) and not recurs:  # probably a header, not a class of one row
+            raise _ambiguous(table, kind, head)
+        return _unnamed(kind, [1 - target, target], width, f"no header, text and a class in column {target + 1}")
     if kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS):
         test, what = (_is_label, "label") if kind is Kind.LABELLED_PAIRS else (_is_number, "number")
         matching = _columns_of(test, rows)
@@ -283,6 +305,13 @@ def _refuse_possible_header(table: Table, kind: Kind, head: list[Row], rows: lis
     has_known_name = any(_normalise(str(cell)) in _KNOWN_NAMES for cell in first)
     if has_known_name or (len(first) == 1 and _other_separator(table, [str(cells[0]) for cells in rows])):
         raise _ambiguous(table, kind, head)
+    for index, cells in enumerate(zip(*rows[1:], strict=True)):
+        if len(cells) > 2 and len(set(cells)) <= 2:
+            raise LayoutError(
+                f"{table.name}: column {index + 1} holds {len(set(cells))} different values, such as "
+                f"{str(cells[0])[:40]!r}, not sentences",
+                [list(ROLES[kind])[index]],
+            )
     if _like_names(first) and not _mostly(_like_names, rows[1:]):
         roles, names = list(ROLES[kind]), [str(cell).strip() for cell in first]
         raise LayoutError(
@@ -350,6 +379,13 @@ def _like_names(cells: Sequence[object]) -> bool:
     return short and len(set(texts)) == len(texts)
 
 
+def _like_classes(cells: Sequence[object]) -> bool:
+    """Whether a column may hold the class of each row: short names, most of which repeat."""
+    texts = [str(cell).strip() for cell in cells]
+    short = all(text and len(text.split()) <= 3 and text[-1] not in '.?!"' for text in texts)
+    return short and 2 * len(set(texts)) <= len(texts)
+
+
 def _normalise(name: str) -> str:
     return re.sub(r"[\s\-]+", "_", name.strip().casefold())
 
@@ -376,11 +412,12 @@ def recognise(table: Table, columns: Columns | None = None) -> tuple[Layout, str
         return layouts[Kind.TRIPLETS], None
     labelled, scored = layouts.get(Kind.LABELLED_PAIRS), layouts.get(Kind.SCORED_PAIRS)
     if labelled is not None and scored is not None:
-        return _labelled_or_scored(table, labelled, scored)
+        return labelled_or_scored(table, labelled, scored)
     if pairs := labelled or scored:
         return pairs, _unknown_values(table, pairs)
-    if Kind.POSITIVE_PAIRS in layouts:
-        return layouts[Kind.POSITIVE_PAIRS], None
+    for kind in (Kind.CLASSES, Kind.POSITIVE_PAIRS):
+        if kind in layouts:
+            return layouts[kind], None
     head = table.head()
     counts = Counter(str(cells[0]).count("\t") for _, cells in head if cells)
     tabs, lines = max(counts.items(), key=lambda count: count[1], default=(0, 0))
@@ -392,11 +429,12 @@ def recognise(table: Table, columns: Columns | None = None) -> tuple[Layout, str
     return layouts[Kind.SENTENCES], None
 
 
-def _labelled_or_scored(table: Table, labelled: Layout, scored: Layout) -> tuple[Layout, str | None]:
+def labelled_or_scored(table: Table, labelled: Layout, scored: Layout) -> tuple[Layout, str | None]:
+    """The layout of a table that may be read as either, and a doubt about it in words, or None."""
     if labelled.indices[-1] != scored.indices[-1]:
         return scored, "there is also a column of labels, so it can be read as labelled pairs too"
     # One column may be either: some files call a score `label`.
-    values = [value for value in _last_column(table, labelled) if not has_no_gold_label(value)]
+    values = [value for value in last_column(table, labelled) if not has_no_gold_label(value)]
     labels = sum(map(_is_label, values))
     numbers = sum(map(_is_number, values))
     if labels < len(values) and numbers > labels:
@@ -410,14 +448,14 @@ def _labelled_or_scored(table: Table, labelled: Layout, scored: Layout) -> tuple
 
 def _unknown_values(table: Table, layout: Layout) -> str | None:
     test, what = (_is_label, "labels") if layout.kind is Kind.LABELLED_PAIRS else (_is_number, "scores")
-    values = _last_column(table, layout)
+    values = last_column(table, layout)
     bad = Counter(str(value) for value in values if not test(value))
     if 2 * bad.total() <= len(values):
         return None
     return f"most of the first {what} are unknown: {', '.join(repr(value[:20]) for value, _ in bad.most_common(3))}"
 
 
-def _last_column(table: Table, layout: Layout) -> list[object]:
+def last_column(table: Table, layout: Layout) -> list[object]:
     """The labels or scores of the first rows."""
     rows, index = table.head()[1 if layout.header else 0 :], layout.indices[-1]
     return [cells[index] for _, cells in rows if len(cells) > index]

@@ -22,10 +22,16 @@ class Label(str, Enum):
 
 
 _SPELLINGS = {
-    Label.ENTAILMENT: ("entailment", "entails", "entailed", "e", "true"),
+    Label.ENTAILMENT: (
+        *("entailment", "entails", "entailed", "e", "true"),
+        *("same", "duplicate", "paraphrase", "match", "equivalent", "similar", "yes"),
+    ),
     Label.NEUTRAL: ("neutral", "n"),
     Label.CONTRADICTION: ("contradiction", "contradicts", "contradictory", "c"),
-    Label.NOT_ENTAILMENT: ("not_entailment", "non_entailment", "not_entailed", "no_entailment", "not", "false"),
+    Label.NOT_ENTAILMENT: (
+        *("not_entailment", "non_entailment", "not_entailed", "no_entailment", "not", "false"),
+        *("different", "not_same", "not_duplicate", "not_paraphrase", "no_match", "not_equivalent", "dissimilar", "no"),
+    ),
 }
 _WORDS = {word: label for label, words in _SPELLINGS.items() for word in words}
 # Numbers have one meaning in data with two labels and another in data with three, where the order is SNLI's.
@@ -34,7 +40,9 @@ _THREE = {0: Label.ENTAILMENT, 1: Label.NEUTRAL, 2: Label.CONTRADICTION}
 
 _NAMES_LABEL_1 = re.compile(r"is_|entail|duplicate|paraphrase|same|match|equal|equivalent|positive", re.IGNORECASE)
 
-KNOWN_LABELS = "entailment, neutral, contradiction (or 0, 1, 2), or entailment, not_entailment (or 1, 0)"
+KNOWN_LABELS = (
+    "entailment, neutral, contradiction (or 0, 1, 2), or entailment, not_entailment (or same, different, or 1, 0)"
+)
 
 
 def parse_label(value: object) -> Label | int | None:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.data.problems import quoted
-from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets
+from diffaug.data.records import Records
 
 THRESHOLD = 0.6
 """The least Jaccard similarity of the shingles of two sentences that are nearly the same."""
@@ -101,15 +101,7 @@ def _counts(exact: int, near: int, total: int, what: str) -> str:
 
 def sentence_columns(data: Any) -> Columns:
     """The sentences of any kind of data, without labels and scores."""
-    if isinstance(data, Triplets):
-        return data.anchors, data.positives, data.negatives
-    if isinstance(data, PositivePairs):
-        return data.anchors, data.positives
-    if isinstance(data, LabelledPairs):
-        return data.premises, data.hypotheses
-    if isinstance(data, ScoredPairs):
-        return data.first, data.second
-    return (data,)
+    return data.texts() if isinstance(data, Records) else (data,)
 
 
 def find_leakage(evaluation: Mapping[str, Columns], training: Sequence[Columns]) -> dict[str, Leakage]:

@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diffaug.data.columns import Columns, Kind, Layout, LayoutError, find_layout, is_negatives_name
+from diffaug.data.columns import (
+    Columns,
+    Kind,
+    Layout,
+    LayoutError,
+    find_layout,
+    is_negatives_name,
+    labelled_or_scored,
+)
 from diffaug.data.labels import (
     KNOWN_LABELS,
     Label,
@@ -26,7 +34,7 @@ from diffaug.data.labels import (
     parse_score,
 )
 from diffaug.data.problems import HOW_TO_SKIP, OnBad, Problem, Reporter, quoted
-from diffaug.data.records import LabelledPairs, PositivePairs, ScoredPairs, Triplets, concatenate
+from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, ScoredPairs, Triplets
 from diffaug.data.table import MISSING, Source, Table, open_table, split_index
 from diffaug.errors import DiffaugError
 
@@ -34,13 +42,19 @@ LabelNames = Mapping[Any, str]
 """A user's mapping from the labels in a file to entailment, neutral, contradiction or not_entailment."""
 
 WITHOUT_GOLD = "without a gold label"
+_WITH_VALUE = (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS, Kind.CLASSES)
 _NOT_MIXED = "all rows must be triplets, or all must be pairs"
 
 
 def read_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> list[str]:
     """Unlabelled sentences: the lines of a text file, or the column ``sentence`` or ``text``."""
-    sentences: list[str] = _read(source, Kind.SENTENCES, columns, on_bad)
-    return sentences
+    return list(iterate_sentences(source, columns, on_bad))
+
+
+def iterate_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Iterator[str]:
+    """As `read_sentences`, one sentence at a time."""
+    table, reporter = open_source(source, on_bad)
+    yield from _sentences(table, find_layout(table, Kind.SENTENCES, columns), reporter)
 
 
 def read_triplets(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Triplets:
@@ -86,45 +100,42 @@ def read_scored_pairs(
     return pairs
 
 
-def read_nli(
+def read_classes(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Classes:
+    """Sentences with a class from the columns ``text, label``, ``sentence, class``, ``utterance, intent`` and so on.
+
+    A file without header has the class and the text in either order; the column whose short values repeat is the class.
+    """
+    classes: Classes = _read(source, Kind.CLASSES, columns, on_bad)
+    return classes
+
+
+def read_labelled(
     source: Source, columns: Columns | None = None, on_bad: OnBad = "error", labels: LabelNames | None = None
-) -> PositivePairs | LabelledPairs:
-    """Triplets, labelled pairs or positive pairs, whichever the source holds."""
+) -> Labelled:
+    """Labelled data of any kind: triplets, labelled or scored pairs, sentences with a class, or positive pairs."""
     table, reporter = open_source(source, on_bad)
+    layouts: dict[Kind, Layout] = {}
     errors: dict[Kind, LayoutError] = {}
-    for kind in (Kind.TRIPLETS, Kind.LABELLED_PAIRS, Kind.POSITIVE_PAIRS):
+    for kind in (Kind.TRIPLETS, Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS, Kind.CLASSES, Kind.POSITIVE_PAIRS):
         try:
-            layout = find_layout(table, kind, columns)
+            layouts[kind] = find_layout(table, kind, columns)
         except LayoutError as error:
             errors[kind] = error
-        else:
-            found: PositivePairs | LabelledPairs = read_table(table, layout, reporter, labels)
-            return found
-    raise LayoutError(
-        f"{table.name} holds neither triplets nor labelled or positive pairs; {_nearest(errors)}",
-        errors[Kind.TRIPLETS].missing,
-    )
+    if not layouts:
+        raise LayoutError(
+            f"{table.name} holds neither triplets nor labelled or positive pairs; {_nearest(errors)}",
+            errors[Kind.TRIPLETS].missing,
+        )
+    layout = next(iter(layouts.values()))
+    if layout.kind is Kind.LABELLED_PAIRS and Kind.SCORED_PAIRS in layouts and labels is None:
+        layout, _ = labelled_or_scored(table, layout, layouts[Kind.SCORED_PAIRS])
+    # Of a public file with all splits, the training part.
+    found: Labelled = read_table(table, layout, reporter, labels, "train")
+    return found
 
 
-def read_nli_files(
-    sources: Sequence[Source],
-    columns: Columns | None = None,
-    on_bad: OnBad = "error",
-    labels: LabelNames | None = None,
-) -> PositivePairs | LabelledPairs:
-    """Read each source with `read_nli` and concatenate them.
-
-    Raises:
-        DiffaugError: also if the sources hold different kinds of rows.
-    """
-    parts = [read_nli(source, columns, on_bad, labels) for source in sources]
-    for source, part in zip(sources, parts, strict=True):
-        if type(part) is not type(parts[0]):
-            raise DiffaugError(
-                f"{sources[0]} holds {parts[0].kind} and {source} {part.kind}; all files of a list must hold the same "
-                "kind of rows"
-            )
-    return concatenate(parts)
+read_nli = read_labelled
+"""The name from when all labelled data was NLI data."""
 
 
 def _nearest(errors: Mapping[Kind, LayoutError]) -> str:
@@ -132,7 +143,8 @@ def _nearest(errors: Mapping[Kind, LayoutError]) -> str:
 
     Positive pairs need only two columns, so they are named only if they lack fewer columns than the others.
     """
-    pairs, *others = (errors[kind] for kind in (Kind.POSITIVE_PAIRS, Kind.TRIPLETS, Kind.LABELLED_PAIRS))
+    errors = {kind: errors[kind] for kind in (Kind.TRIPLETS, Kind.LABELLED_PAIRS, Kind.POSITIVE_PAIRS)}
+    *others, pairs = errors.values()
     counts = [len(error.missing) for error in others]
     if all(counts) and 0 < len(pairs.missing) < min(counts):
         return f"as {Kind.POSITIVE_PAIRS.value}: {pairs}"
@@ -179,6 +191,8 @@ def read_table(
     if layout.refusal is not None:
         raise DiffaugError(layout.refusal)
     kind = layout.kind
+    if kind is Kind.SENTENCES:
+        return list(_sentences(table, layout, reporter))
     names = layout.column_names(table)
     label_column = names[layout.indices[-1]] if names else ""
     parse: Callable[[object], Any] | None = None
@@ -186,11 +200,9 @@ def read_table(
         parse, split = _LabelParser(labels), "train"
     elif kind is Kind.SCORED_PAIRS:
         parse = _parse_score
+    elif kind is Kind.CLASSES:
+        parse = _parse_class
     rows = usable_rows(table, layout, reporter, split)
-    if kind is Kind.SENTENCES:
-        sentences = [texts[0] for _, texts, _ in rows]
-        reporter.finish(table.name, len(sentences))
-        return sentences
     columns: list[list[Any]] = [[] for _ in layout.indices]
     for number, values, cells in rows:
         if parse is not None:
@@ -206,6 +218,8 @@ def read_table(
         return Triplets(*columns)
     if kind is Kind.SCORED_PAIRS:
         return ScoredPairs(*columns)
+    if kind is Kind.CLASSES:
+        return Classes(*columns)
     if kind is Kind.LABELLED_PAIRS:
         codes = {label for label in columns[2] if isinstance(label, int)}
         meanings, sure = code_meanings(codes, label_column, has_no_gold=WITHOUT_GOLD in reporter.skipped.kinds)
@@ -220,6 +234,14 @@ def read_table(
                 "data into two files"
             )
     return PositivePairs(*columns)
+
+
+def _sentences(table: Table, layout: Layout, reporter: Reporter) -> Iterator[str]:
+    used = 0
+    for _, texts, _ in usable_rows(table, layout, reporter):
+        used += 1
+        yield texts[0]
+    reporter.finish(table.name, used)
 
 
 def _guess(meanings: Mapping[int, Label]) -> str:
@@ -267,6 +289,11 @@ def _parse_score(cell: object) -> float | _Bad:
     return _Bad("invalid score", f"the score {quoted(cell)} is not a number") if score is None else score
 
 
+def _parse_class(cell: object) -> str | _Bad:
+    name = "" if cell is None or cell is MISSING else str(cell).strip()
+    return name or _Bad("no class", "the class is empty")
+
+
 def usable_rows(
     table: Table, layout: Layout, reporter: Reporter, split: str | None = None
 ) -> Iterator[tuple[int, list[Any], Sequence[object]]]:
@@ -279,8 +306,8 @@ def usable_rows(
     if layout.header:
         next(rows)
     places = list(zip(layout.indices, layout.titles, strict=True))
-    if layout.kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS):
-        places.pop()  # the label or score
+    if layout.kind in _WITH_VALUE:
+        places.pop()  # the label, score or class
     # A triplet without a negative may be a pair among triplets.
     hints = {layout.indices[-1]: f"; {_NOT_MIXED}"} if layout.kind is Kind.TRIPLETS else {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class _Records:
+class Records:
     """Base class: the fields of a subclass are lists of the same length.
 
     Attributes:
@@ -31,6 +31,11 @@ class _Records:
     def _columns(self) -> list[list[Any]]:
         return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
 
+    def texts(self) -> list[list[str]]:
+        """The columns of sentences, without labels and scores."""
+        labels = ("labels", "scores", "classes")
+        return [getattr(self, field.name) for field in fields(self) if field.name not in labels]  # type: ignore[arg-type]
+
     def __len__(self) -> int:
         return len(self._columns()[0])
 
@@ -45,7 +50,7 @@ class _Records:
 
 
 @dataclass(frozen=True)
-class PositivePairs(_Records):
+class PositivePairs(Records):
     """Two sentences that belong together: a question and its duplicate, a query and its answer."""
 
     kind: ClassVar[str] = "positive pairs"
@@ -62,7 +67,7 @@ class Triplets(PositivePairs):
 
 
 @dataclass(frozen=True)
-class LabelledPairs(_Records):
+class LabelledPairs(Records):
     """Premise, hypothesis, and the label of the pair."""
 
     kind: ClassVar[str] = "labelled pairs"
@@ -94,7 +99,7 @@ class LabelledPairs(_Records):
 
 
 @dataclass(frozen=True)
-class ScoredPairs(_Records):
+class ScoredPairs(Records):
     """Two sentences and their similarity as judged by people, on any increasing scale."""
 
     kind: ClassVar[str] = "scored pairs"
@@ -111,7 +116,20 @@ class ScoredPairs(_Records):
             )
 
 
-AnyRecords = TypeVar("AnyRecords", bound=_Records)
+@dataclass(frozen=True)
+class Classes(Records):
+    """Sentences and the class of each: an intent, a topic, a kind of ticket."""
+
+    kind: ClassVar[str] = "sentences with a class"
+    sentences: list[str]
+    classes: list[str]
+
+
+Labelled = PositivePairs | LabelledPairs | ScoredPairs | Classes
+"""Labelled data of any kind; triplets are positive pairs too."""
+
+
+AnyRecords = TypeVar("AnyRecords", bound=Records)
 
 
 def concatenate(parts: Sequence[AnyRecords]) -> AnyRecords:
@@ -159,3 +177,23 @@ def pairs_from_triplets(triplets: Triplets) -> LabelledPairs:
         [sentence for _, positive, negative in triplets for sentence in (positive, negative)],
         [Label.ENTAILMENT, Label.CONTRADICTION] * len(triplets),
     )
+
+
+def summary(data: Labelled) -> str:
+    """What labelled data are to a training run, in one line: ``150 pairs: 90 same, 60 different``."""
+    count = f"{len(data):,}"
+    if isinstance(data, Triplets):
+        return f"{count} triplets: a sentence, one that belongs to it and a hard negative"
+    if isinstance(data, PositivePairs):
+        return f"{count} pairs that belong together; the other pairs of a batch are the negatives"
+    if isinstance(data, ScoredPairs):
+        return f"{count} pairs with scores from {min(data.scores):g} to {max(data.scores):g}"
+    if isinstance(data, Classes):
+        sizes = Counter(data.classes)
+        return (
+            f"{count} sentences of {len(sizes):,} classes, {min(sizes.values()):,} to {max(sizes.values()):,} of each"
+        )
+    counts = Counter(data.labels)
+    if Label.NOT_ENTAILMENT in counts:
+        return f"{count} pairs: {counts[Label.ENTAILMENT]:,} same, {counts[Label.NOT_ENTAILMENT]:,} different"
+    return f"{count} pairs: " + ", ".join(f"{counts[label]:,} {label.value}" for label in Label if counts[label])

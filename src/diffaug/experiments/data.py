@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffaug.config import RECIPES, DataSettings, Recipe, source_list
-from diffaug.data.read import read_nli_files, read_scored_pairs
+from diffaug.data.read import read_labelled, read_scored_pairs
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 from diffaug.evaluation.folder import DataFolder, Folders, folder_list
@@ -169,7 +169,7 @@ class DataFiles:
             source = own.pop()
         if source is None:
             raise self._no_triplets()
-        return len(read_nli_files([source] if isinstance(source, str) else source))
+        return sum(len(read_labelled(one)) for one in ([source] if isinstance(source, str) else source))
 
     def _labels(self, recipe: Recipe) -> tuple[str | tuple[str, ...] | MissingDataError, str]:
         """The source of labels, and the option that names it."""

@@ -15,6 +15,7 @@ from diffaug.data.columns import Columns
 from diffaug.data.documents import DocumentReader
 from diffaug.data.problems import OnBad
 from diffaug.errors import DiffaugError
+from diffaug.files import check_output
 from diffaug.inference.manifest import VectorSet
 from diffaug.inference.outputs import Output, open_output
 from diffaug.inference.quantize import PRECISIONS, Precision
@@ -78,7 +79,7 @@ def encode_files(
         raise DiffaugError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     reader = DocumentReader(sources, columns, keep, on_bad)
     if not streamed:
-        _refuse_input_as_output(Path(str(out)), sources, reader.sources)
+        _check_output(Path(str(out)), sources, [*reader.sources, model.name])
     runner = model.runner
     runners = [runner] if devices is None or workers is not None else [runner.on(device) for device in devices]
     fingerprint = runner.fingerprint()
@@ -157,15 +158,12 @@ def _worker_devices(
     return [devices[number % len(devices)] for number in range(workers)]
 
 
-def _refuse_input_as_output(out: Path, given: str | Path | Sequence[str | Path], files: Sequence[str]) -> None:
-    target = out.resolve()
+def _check_output(out: Path, given: str | Path | Sequence[str | Path], inputs: Sequence[str | None]) -> None:
+    check_output(out, inputs)
     for folder in [given] if isinstance(given, (str, Path)) else given:
-        if Path(folder).is_dir() and Path(folder).resolve() in (target, *target.parents):
+        # The same command would read its own output the next time.
+        if Path(folder).is_dir() and Path(folder).resolve() in out.resolve().parents:
             raise DiffaugError(f"the output {out} is inside the input folder {folder}; choose another --out")
-    for file in files:
-        path = Path(file).resolve()
-        if target in (path, *path.parents):
-            raise DiffaugError(f"the input {file} would be overwritten by the output {out}; choose another --out")
 
 
 def _interrupted(output: Output) -> str:

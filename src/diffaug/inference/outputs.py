@@ -198,6 +198,7 @@ class AppendedOutput(Output):
 
     def __init__(self, path: Path, vectors: VectorSet, overwrite: bool) -> None:
         super().__init__()
+        path = Path(os.path.realpath(path))  # a link stays, and the file that it names is written
         self._path = path
         self._part = path.with_name(f"{path.name}.part")
         self._header = _NPY_HEADER if path.suffix == ".npy" else 0

@@ -124,6 +124,13 @@ class TorchRunner(Runner):
 
     @torch.inference_mode()
     def __call__(self, batch: PaddedBatch) -> Vectors:
+        # While the batch is on the CPU: on a GPU such an id would end the process.
+        known = self._encoder.backbone.get_input_embeddings().num_embeddings
+        if batch.input_ids.numel() and (largest := int(batch.input_ids.max())) >= known:
+            raise DiffaugError(
+                f"the tokenizer gives the token id {largest}, but the model has only {known:,} embeddings; the "
+                "tokenizer belongs to another model"
+            )
         with self._lock:
             vectors: Vectors = self._encoder(batch.to(self.device)).float().cpu().numpy()
         return vectors

@@ -66,10 +66,11 @@ def exact_search(documents: Vectors, queries: Vectors, k: int) -> list[list[Hit]
     for start in range(0, len(queries), step):
         block = queries[start : start + step]
         for query, scores in zip(block, block @ documents.T, strict=True):
-            if not np.isfinite(scores).all():
-                row = int(np.flatnonzero(~np.isfinite(scores))[0])
-                where = f"row {row} of the corpus" if np.isfinite(query).all() else "a query"
-                raise DiffaugError(f"the vector of {where} is not finite; encode it again")
+            if len(bad := np.flatnonzero(~np.isfinite(scores))):
+                raise DiffaugError(
+                    f"{len(bad):,} of {len(documents):,} similarities to the query are NaN or infinite, the first "
+                    f"to entry {bad[0]} of the corpus; the vectors are damaged, or their model has diverged"
+                )
             candidates = np.arange(len(documents))
             if k < len(documents):
                 # Rounding in a matrix product depends on the position, so equal documents may differ slightly.

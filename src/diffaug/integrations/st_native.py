@@ -32,14 +32,13 @@ from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder, write_text
 from diffaug.hub.card import CARD, model_card
 from diffaug.models.backbone import quiet
+from diffaug.models.config import ModelConfig
 from diffaug.models.encoder import Encoder
+from diffaug.models.io.foreign import EXPORTED_PROMPTS
 
 # The package of their modules, now and before sentence-transformers 5.4.
 _MODULES = ("sentence_transformers.sentence_transformer.modules", "sentence_transformers.models")
 _SETTINGS = "sentence_bert_config.json"  # settings of their Transformer module, for all backbones
-# Our prompt applies to every sentence, so it is their default prompt and also replaces their two predefined ones, which
-# are empty.
-_PROMPTS = ("default", "query", "document")
 _OUR_LIBRARY, _THEIR_LIBRARY = "\nlibrary_name: diffaug\n", "\nlibrary_name: sentence-transformers\n"
 _USAGE = re.compile(r"^## Usage\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _NATIVE_USAGE = """## Usage
@@ -130,9 +129,7 @@ def export_native(
             modules += [_dense(theirs, layer) for layer in encoder.head]
             modules += [theirs.Normalize()] if encoder.config.normalize else []
             model = import_module("sentence_transformers").SentenceTransformer(modules=modules, device="cpu")
-            if encoder.config.prompt:
-                model.prompts = dict.fromkeys(_PROMPTS, encoder.config.prompt)
-                model.default_prompt_name = _PROMPTS[0]
+            model.prompts, model.default_prompt_name = _prompts(encoder.config)
             try:
                 model.save_pretrained(str(temporary), create_model_card=False)
             except SafetensorError as error:  # for example a full disk
@@ -185,6 +182,18 @@ def _dense(theirs: Any, layer: Any) -> Any:
     dense = theirs.Dense(linear.in_features, linear.out_features, linear.bias is not None, activation)
     dense.linear.load_state_dict(linear.state_dict())
     return dense
+
+
+def _prompts(config: ModelConfig) -> tuple[dict[str, str], str | None]:
+    """All prompts by name, and the name of the one that is put before every sentence."""
+    named = dict(config.prompts)
+    if not config.prompt:
+        return {**dict.fromkeys(EXPORTED_PROMPTS[1:], ""), **named}, None
+    # With lower-cased text, the prompt is lower-cased too.
+    default = next((name for name, text in named.items() if config.prompt in (text, text.lower())), None)
+    if default is None:
+        return {**dict.fromkeys(EXPORTED_PROMPTS, config.prompt), **named}, EXPORTED_PROMPTS[0]
+    return {**dict.fromkeys(EXPORTED_PROMPTS[1:], ""), **named}, default
 
 
 def _native_card(card: str) -> str:

@@ -58,3 +58,30 @@ def nt_xent(first: Tensor, second: Tensor, negatives: Tensor | None = None, temp
         cosines = both @ both.T  # (2n, 2n)
         itself = torch.eye(2 * n, dtype=torch.bool, device=first.device)
         return F.cross_entropy((cosines / temperature).masked_fill(itself, -torch.inf), targets)
+
+
+def supervised_contrastive(
+    anchors: Tensor, candidates: Tensor, classes: Tensor, temperature: float = 0.05, relevant: Tensor | None = None
+) -> Tensor:
+    """InfoNCE with several positives: anchor i is to find all candidates of its class (Khosla et al., 2020).
+
+    The anchors are one view of the sentences and the candidates the other, so that a sentence of another class than all
+    the others still has itself as a positive. With a class of its own for each row it is `info_nce`.
+
+    Args:
+        anchors: (n, width)
+        candidates: (n, width), the other view of the same sentences, or the other sentence of each pair.
+        classes: (n,)
+        temperature: what the cosines are divided by.
+        relevant: (n,), true for the anchors that count; default: all. The others' candidates are negatives only.
+
+    Returns:
+        the mean over anchors of the mean over their positives, a scalar; 0 if no anchor counts.
+    """
+    with torch.autocast(anchors.device.type, enabled=False):  # see info_nce
+        cosines = F.normalize(anchors.float(), dim=-1) @ F.normalize(candidates.float(), dim=-1).T
+        log_shares = (cosines / temperature).log_softmax(dim=-1)  # (n, n)
+        positive = (classes.unsqueeze(1) == classes.unsqueeze(0)).float()
+        per_anchor = -(log_shares * positive).sum(-1) / positive.sum(-1)
+        weights = torch.ones_like(per_anchor) if relevant is None else relevant.float()
+        return (per_anchor * weights).sum() / weights.sum().clamp(min=1)

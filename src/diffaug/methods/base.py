@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from diffaug.config import Option, Recipe
 from diffaug.data.collate import Collator
 from diffaug.data.corpus import Corpus
-from diffaug.data.sampling import Batch, Examples
+from diffaug.data.sampling import Batch, Examples, Mixture, Target
 from diffaug.errors import DiffaugError
 from diffaug.models.batch import PaddedBatch, TensorFields, TokenBatch
 from diffaug.models.encoder import Encoder
@@ -47,7 +47,7 @@ class Stage:
 
     number: int
     steps: int
-    streams: Mapping[str, tuple[Examples, int]]
+    streams: Mapping[str, tuple[Examples | Mixture, int]]
     learning_rates: Mapping[str, float]
     schedule_steps: int
     schedule: Literal["linear", "constant"] = "linear"
@@ -63,16 +63,21 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class ContrastiveRows:
+class ContrastiveRows(TensorFields):
     """The sequences of the contrastive loss: all anchors, then all positives, then all hard negatives, if any.
 
     Attributes:
         rows: their rows in the token batch.
         columns: 2, or 3 with hard negatives.
+        labels: (examples,), for a loss on labels; the second column is then the other sentence of a pair, or the same
+            sentence again if the labels are classes.
+        target: what the labels are.
     """
 
     rows: slice
     columns: int
+    labels: Tensor | None = None
+    target: Target = "relation"
 
     def split(self, vectors: Tensor) -> tuple[Tensor, ...]:
         """Anchors, positives and, if any, hard negatives, each (examples, width)."""
@@ -87,7 +92,7 @@ class LabelledPairs(TensorFields):
         premises: their rows in the token batch.
         hypotheses: likewise, a multiple of the premises: hypothesis i belongs to premise ``i % len(premises)``. So a
             triplet is two pairs, whose common premise is encoded once.
-        labels: (hypotheses,), the class of each pair.
+        labels: (hypotheses,), the class of each pair, or its score from 0 to 1.
     """
 
     premises: slice
@@ -156,8 +161,14 @@ class Method(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def build(cls, recipe: Recipe, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Method:
-        """Build the method around a freshly loaded backbone."""
+    def build(
+        cls,
+        recipe: Recipe,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        finished: Encoder | None = None,
+    ) -> Method:
+        """Build the method around a freshly loaded model, see `diffaug.models.io.start.Start`."""
 
     @abstractmethod
     def roles(self) -> dict[str, nn.Module]:

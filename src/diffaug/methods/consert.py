@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from diffaug.config import Recipe
 from diffaug.data.corpus import Corpus
-from diffaug.data.sampling import Examples
+from diffaug.data.sampling import Examples, Mixture
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Stage
 from diffaug.methods.twostage import TwoStage
@@ -38,9 +38,9 @@ class ConSERT(TwoStage):
             )
         return super().build_views(recipe, backbone)
 
-    def contrastive_examples(self, corpus: Corpus) -> Examples:
+    def contrastive_examples(self, corpus: Corpus) -> Examples | Mixture:
         assert self.recipe.stage2 is not None
-        if self.recipe.stage2.objective == "triplets":
+        if self.recipe.stage2.objective in ("triplets", "labels"):
             raise DiffaugError(
                 "ConSERT contrasts two views of a sentence, without hard negatives: set stage2.objective to unlabelled "
                 "or nli_sentences"

@@ -43,7 +43,7 @@ class DiffAug(TwoStage):
         stages, released = super().stages(corpus), self.recipe.released
         if released.stage1_schedule_of_stage2 and len(stages) == 2:
             stages[0] = replace(stages[0], schedule_steps=stages[1].steps)
-        if released.stage1_clips_scaled_gradients and self.recipe.stage1 is not None:
+        if released.stage1_clips_scaled_gradients and stages and stages[0].number == 1:
             frozen = tuple(role for role in self.roles() if role not in stages[0].learning_rates)
             stages[0] = replace(stages[0], clipped_with=frozen)
         return stages

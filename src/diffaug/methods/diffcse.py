@@ -47,6 +47,11 @@ class DiffCSE(TwoStage):
                 "DiffCSE uses no template, and a projection in training only: set model.template=null and "
                 "model.head=training"
             )
+        if encoder.config.head or (recipe.stage2 is not None and recipe.stage2.objective == "labels"):
+            raise DiffaugError(
+                "DiffCSE learns from sentences or triplets, with a backbone without dense layers: set stage2.objective "
+                "to unlabelled or triplets, and model.backbone to such a model"
+            )
         self.projection = BatchNormProjector(encoder.backbone.config.hidden_size)
         self.initialise(self.projection)
         self.discriminator = Discriminator(encoder.backbone)

@@ -38,7 +38,7 @@ class BertFlow(TwoStage):
         second = recipe.stage2
         if second is None:
             raise DiffaugError("the method 'flow' needs a stage2, which trains the flow")
-        if second.objective == "triplets":
+        if second.objective in ("triplets", "labels"):
             raise DiffaugError(
                 "a flow is trained on single sentences: set stage2.objective to unlabelled or nli_sentences"
             )
@@ -51,8 +51,10 @@ class BertFlow(TwoStage):
         self._pooling = recipe.model.train_pooling
 
     @classmethod
-    def model_config(cls, recipe: Recipe, backbone: PreTrainedModel) -> ModelConfig:
-        return replace(super().model_config(recipe, backbone), flow=FlowConfig(**asdict(recipe.flow)))
+    def model_config(
+        cls, recipe: Recipe, backbone: PreTrainedModel, finished: ModelConfig | None = None
+    ) -> ModelConfig:
+        return replace(super().model_config(recipe, backbone, finished), flow=FlowConfig(**asdict(recipe.flow)))
 
     @property
     def flow(self) -> Flow:

@@ -18,6 +18,7 @@ from diffaug.errors import DiffaugError
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.backbone import fill, load_mlm_transform
 from diffaug.models.config import DenseConfig
+from diffaug.models.encoder import Encoder
 from diffaug.models.io.fetch import model_source
 
 if TYPE_CHECKING:
@@ -38,12 +39,28 @@ class PromptBERT(TwoStage):
     head_kinds = ("tanh", "mlm", "auto")
 
     @classmethod
-    def build(cls, recipe: Recipe, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Self:
+    def build(
+        cls,
+        recipe: Recipe,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        finished: Encoder | None = None,
+    ) -> Self:
         settings = recipe.model
         if settings.template is None:
             raise DiffaugError("PromptBERT needs model.template, a prompt with {} and [MASK]")
         if settings.head == "none" or settings.head_kind == "tanh":
-            return super().build(recipe, backbone, tokenizer)
+            return super().build(recipe, backbone, tokenizer, finished)
+        if finished is not None:
+            # Its masked language model is gone; the transform may be its head.
+            has_transform = any(layer.layer_norm is not None for layer in finished.config.head)
+            if settings.head_kind == "mlm" and not has_transform:
+                raise DiffaugError(
+                    f"{settings.backbone} is an embedding model without the head of model.head_kind=mlm; set "
+                    "model.head_kind=auto"
+                )
+            resolved = replace(settings, head_kind="mlm" if has_transform else "tanh")
+            return super().build(replace(recipe, model=resolved), backbone, tokenizer, finished)
         source = model_source(settings.backbone)
         transform = load_mlm_transform(source)
         if transform is None and settings.head_kind == "mlm":

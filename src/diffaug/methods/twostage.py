@@ -6,8 +6,8 @@ defines its encoder, how its views differ, and its contrastive loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -20,14 +20,15 @@ from diffaug.config.registry import LOSSES, VIEWS, check_options
 from diffaug.config.typed import nearest
 from diffaug.data.collate import Collator, collator_for
 from diffaug.data.corpus import Corpus
-from diffaug.data.records import Triplets
-from diffaug.data.sampling import Batch, Examples
+from diffaug.data.sampling import Batch, Example, Examples, Mixture, Target
 from diffaug.distributed import gather_rows
 from diffaug.errors import DiffaugError
+from diffaug.losses.contrastive import supervised_contrastive
 from diffaug.losses.nli import pair_features
+from diffaug.losses.pairs import angle, cosent
 from diffaug.methods.base import BareTemplates, ContrastiveRows, Encode, LabelledPairs, Method, Stage, StepBatch
 from diffaug.models.batch import TokenBatch, concatenate
-from diffaug.models.config import DenseConfig, ModelConfig
+from diffaug.models.config import VIEW_PARTS, DenseConfig, ModelConfig, Pooling, ViewsConfig
 from diffaug.models.denoise import denoise_config
 from diffaug.models.encoder import Encoder
 from diffaug.models.heads import build_head
@@ -70,13 +71,22 @@ class TwoStage(Method):
         width = encoder.backbone.config.hidden_size
         # Only for training; a head that is kept at inference belongs to the encoder.
         layer = self.head_layer(recipe, encoder.backbone)
+        if recipe.model.head == "training" and encoder.config.head:
+            layer = replace(layer, inputs=encoder.width, outputs=encoder.width)
         self.projection = build_head([layer]) if recipe.model.head == "training" else None
         labelled = recipe.stage1 is not None or (recipe.stage2 is not None and recipe.stage2.aux_weight > 0)
         self.classifier = nn.Linear(3 * width, recipe.data.nli_classes) if labelled else None
         self.initialise(self.projection, self.classifier, encoder.head)
+        self.views_trained = False  # by an earlier run
 
     @classmethod
-    def build(cls, recipe: Recipe, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Self:
+    def build(
+        cls,
+        recipe: Recipe,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        finished: Encoder | None = None,
+    ) -> Self:
         if VIEWS.is_own(recipe.views.kind) and recipe.views.kind not in cls.view_kinds:
             raise DiffaugError(
                 f"the method {recipe.method!r} does not support views.kind={recipe.views.kind}; set it to "
@@ -92,10 +102,21 @@ class TwoStage(Method):
             loss = LOSSES.get(recipe.stage2.loss or cls.default_loss)
             check_options("stage2.loss_options", loss, recipe.stage2.loss_options, *_LOSS_ARGUMENTS)
         views = cls.build_views(recipe, backbone)
-        config = cls.model_config(recipe, backbone).with_views(None if views is None else views.config)
-        if settings.denoise:
+        if finished is not None and finished.views is not None:
+            wanted = None if views is None else views.config
+            if finished.config.views != wanted:
+                raise DiffaugError(
+                    f"{settings.backbone} has {_described(finished.config.views)}, but this recipe (method "
+                    f"{recipe.method}) has {_described(wanted)}; train it with the method and the views that it has"
+                )
+            views = finished.views
+        config = cls.model_config(recipe, backbone, None if finished is None else finished.config)
+        config = config.with_views(None if views is None else views.config)
+        if settings.denoise or config.denoise is not None:
             # The MLM head is applied first, and the bare template's vector is subtracted from its output.
             behind_head = settings.head == "kept" and settings.head_kind == "mlm"
+            if config.denoise is not None:
+                behind_head = config.denoise.behind_head
             template = Template.build(tokenizer, config.template)
             config = replace(config, denoise=denoise_config(config, backbone, template, behind_head=behind_head))
         encoder = Encoder(backbone, config, views)
@@ -107,22 +128,60 @@ class TwoStage(Method):
             settings.second_template,
             final_stop=stop and config.template is not None,
         )
-        return cls(recipe, encoder, collator)
+        method = cls(recipe, encoder, collator)
+        if finished is not None:
+            method.views_trained = finished.views is not None
+            if finished.config.head:
+                encoder.head.load_state_dict(finished.head.state_dict())
+            if settings.pooling == "auto" and settings.template not in (None, config.template):
+                method.notes.append(
+                    f"{settings.backbone} keeps its own {config.pooling} pooling; model.template is unused"
+                )
+        return method
 
     @classmethod
-    def model_config(cls, recipe: Recipe, backbone: PreTrainedModel) -> ModelConfig:
-        """The settings of the trained model at inference; those of the views are added to it."""
+    def model_config(
+        cls, recipe: Recipe, backbone: PreTrainedModel, finished: ModelConfig | None = None
+    ) -> ModelConfig:
+        """The settings of the trained model at inference.
+
+        Args:
+            recipe: of the run.
+            backbone: of the model.
+            finished: the settings of the model that training starts from, if it is more than a plain encoder.
+
+        Raises:
+            DiffaugError: the method cannot train a part of that model.
+        """
         settings = recipe.model
-        return ModelConfig(
-            pooling=settings.pooling or ("mean" if settings.template is None else "mask"),
-            template=settings.template,
-            final_stop=settings.final_stop and settings.template is not None,
-            head=(cls.head_layer(recipe, backbone),) if settings.head == "kept" else (),
-        )
+        config = finished or ModelConfig()
+        if config.flow is not None:
+            raise DiffaugError(
+                f"{settings.backbone} has a flow, which cannot be trained further; use the model as it is"
+            )
+        if finished is None or settings.pooling != "auto":
+            pooling: Pooling = "mean" if settings.template is None else "mask"
+            if settings.pooling is not None and settings.pooling != "auto":
+                pooling = settings.pooling
+            config = replace(
+                config,
+                pooling=pooling,
+                template=settings.template,
+                final_stop=settings.final_stop and settings.template is not None,
+                denoise=None,
+            )
+        if config.template is not None and config.prompt:
+            raise DiffaugError(
+                f"{settings.backbone} puts the prompt {config.prompt!r} before every sentence, which cannot be "
+                "combined with a template; set model.template=null and model.pooling=auto"
+            )
+        if settings.head == "kept" and not config.head:
+            config = replace(config, head=(cls.head_layer(recipe, backbone),))
+        return config
 
     @classmethod
     def head_layer(cls, recipe: Recipe, backbone: PreTrainedModel) -> DenseConfig:
-        """The settings of the head, for training only or kept."""
+        """The settings of a new head, for training only or kept."""
         width = backbone.config.hidden_size
         return DenseConfig(width, width)
 
@@ -142,6 +201,7 @@ class TwoStage(Method):
             "backbone": self.encoder.backbone,
             "views": self.encoder.views,
             "projection": self.projection or self.encoder.head,
+            "head": self.encoder.head if self.projection else None,
             "classifier": self.classifier,
         }
         return {role: m for role, m in modules.items() if m is not None and any(True for _ in m.parameters())}
@@ -166,8 +226,11 @@ class TwoStage(Method):
 
     def stages(self, corpus: Corpus) -> list[Stage]:
         first, second = self.recipe.stage1, self.recipe.stage2
+        if first is not None and self.views_trained and not first.again:
+            self.notes.append("stage 1 is left out: the model has trained views (stage1.again=true trains them again)")
+            first = None
         aux = second is not None and second.aux_weight > 0
-        labelled = self.labelled_examples(corpus) if first is not None or aux else None
+        labelled = corpus.related() if first is not None or aux else None
         found = []
         if first is not None:
             assert labelled is not None
@@ -191,7 +254,7 @@ class TwoStage(Method):
             )
         if second is not None:
             contrastive = self.contrastive_examples(corpus)
-            streams = {"contrastive": (contrastive, second.batch_size)}
+            streams: dict[str, tuple[Examples | Mixture, int]] = {"contrastive": (contrastive, second.batch_size)}
             if aux:
                 assert labelled is not None
                 streams["nli"] = (labelled, second.aux_batch_size)
@@ -217,24 +280,36 @@ class TwoStage(Method):
         """The roles that stage 2 trains unless the recipe freezes them; the classifier is added with its loss."""
         return [role for role in self.roles() if role != "classifier"]
 
-    def labelled_examples(self, corpus: Corpus) -> Examples:
-        """The data of stage 1 and of the auxiliary loss: triplets, each of which is two pairs, or labelled pairs."""
-        triplets = self.recipe.data.nli_classes == 2 and isinstance(corpus.nli, Triplets)
-        return corpus.triplets() if triplets else corpus.nli_pairs()
-
-    def contrastive_examples(self, corpus: Corpus) -> Examples:
+    def contrastive_examples(self, corpus: Corpus) -> Examples | Mixture:
         """The data of the contrastive loss."""
         assert self.recipe.stage2 is not None
         objective, views = self.recipe.stage2.objective, text_views(self.recipe.views.kind)
-        if objective != "triplets":
+        if objective in ("unlabelled", "nli_sentences"):
             sentences = corpus.sentences if objective == "unlabelled" else corpus.nli_sentences
             return sentences(None if views is None else views.from_recipe(self.recipe))
         if views is not None:
             raise DiffaugError(
-                f"triplets have their own positives: for views.kind={self.recipe.views.kind} set stage2.objective to "
-                "unlabelled or nli_sentences"
+                f"{objective} have their own positives: for views.kind={self.recipe.views.kind} set stage2.objective "
+                "to unlabelled or nli_sentences"
             )
-        return corpus.triplets()
+        if objective == "triplets":
+            return corpus.triplets()
+        examples = corpus.labels()
+        for part in examples.parts if isinstance(examples, Mixture) else (examples,):
+            self._check_loss(part)
+        return examples
+
+    def _check_loss(self, examples: Examples) -> None:
+        """Raise if the recipe's loss does not fit the labels."""
+        assert self.recipe.stage2 is not None
+        loss = self.recipe.stage2.label_loss
+        classes, scores = (examples.labels is not None and examples.target == target for target in ("class", "score"))
+        ranks = loss in ("cosent", "angle")
+        if (scores and loss == "contrastive") or (
+            ranks and (classes or (examples.labels is None and len(examples.columns) < 3))
+        ):
+            what = "classes" if classes else "scores" if scores else "pairs that all belong together"
+            raise DiffaugError(f"stage2.label_loss={loss} cannot learn from {what}; set stage2.label_loss=auto")
 
     def _stage2_rates(self, aux: bool) -> dict[str, float]:
         assert self.recipe.stage2 is not None
@@ -252,7 +327,7 @@ class TwoStage(Method):
             raise DiffaugError(f"stage2.frozen leaves nothing to train; remove one of {', '.join(learning)} from it")
         return rates
 
-    def _steps(self, epochs: float, examples: Examples, batch_size: int) -> int:
+    def _steps(self, epochs: float, examples: Examples | Mixture, batch_size: int) -> int:
         batches = max(1, len(examples) // min(batch_size, len(examples)))
         return max(1, round(epochs * batches / self.recipe.loop.accumulate))
 
@@ -271,21 +346,26 @@ class TwoStage(Method):
 
         contrastive = pairs = templates = None
         if "contrastive" in batches:
-            examples = batches["contrastive"].examples
+            examples, labels = batches["contrastive"].examples, batches["contrastive"].labels
             if len(examples[0]) == 1:
                 examples = [(sentence, sentence) for (sentence,) in examples]
             columns = list(zip(*examples, strict=True))
             for column, sentences in enumerate(columns):
                 add(sentences, FIRST if column == 0 else SECOND)
-            contrastive = ContrastiveRows(slice(0, len(ids)), len(columns))
+            contrastive = ContrastiveRows(
+                slice(0, len(ids)),
+                len(columns),
+                None if labels is None else torch.tensor(labels),
+                batches["contrastive"].target,
+            )
         if "nli" in batches:
             # Hypotheses are one column of pairs, or the entailments and then the contradictions of triplets.
-            premises, *columns = zip(*batches["nli"].examples, strict=True)
-            labels = batches["nli"].labels or [1] * len(premises) + [0] * len(premises)
+            examples, labels = _with_negatives(batches["nli"])
+            premises, *columns = zip(*examples, strict=True)
             pairs = LabelledPairs(
                 add(premises, self.pair_views[0]),
                 add([sentence for column in columns for sentence in column], self.pair_views[1]),
-                torch.tensor(labels),
+                torch.tensor(labels or [1] * len(premises) + [0] * len(premises)),
             )
         if not self._views_differ():
             views = [FIRST] * len(ids)
@@ -307,7 +387,7 @@ class TwoStage(Method):
 
     def _denoises(self) -> bool:
         second = self.recipe.stage2
-        return second is not None and second.denoise and self.recipe.model.template is not None
+        return second is not None and second.denoise and self.encoder.config.template is not None
 
     def _bare_templates(
         self, ids: Sequence[Sequence[int]], views: Sequence[int]
@@ -338,7 +418,10 @@ class TwoStage(Method):
         hypotheses = self.pair_vectors(vectors[pairs.hypotheses])
         premises = premises.repeat(len(hypotheses) // len(premises), 1)
         logits = self.classifier(pair_features(premises, hypotheses))
-        return F.cross_entropy(logits.float(), pairs.labels)
+        labels = pairs.labels
+        if labels.is_floating_point():  # a score is the probability that the two belong together
+            labels = torch.stack([1 - labels, labels], dim=-1)
+        return F.cross_entropy(logits.float(), labels)
 
     def pair_vectors(self, vectors: Tensor) -> Tensor:
         """The vectors that the classifier reads: (sequences, hidden size) -> the same shape."""
@@ -356,8 +439,8 @@ class TwoStage(Method):
 
     def project(self, states: Tensor) -> Tensor:
         """Pooled states to the vectors of the contrastive loss."""
-        projected: Tensor = (self.projection or self.encoder.head)(states)
-        return projected
+        states = self.encoder.head(states)
+        return states if self.projection is None else self.projection(states)
 
     def contrast(self, states: Tensor, batch: StepBatch) -> dict[str, Tensor]:
         """The losses of the contrastive part of a step, by name.
@@ -368,7 +451,34 @@ class TwoStage(Method):
         """
         assert batch.contrastive is not None
         columns = batch.contrastive.split(self.project(states))
-        return {"contrastive": self.contrastive_loss(*(gather_rows(column) for column in columns))}
+        vectors = [gather_rows(column) for column in columns]
+        labels = batch.contrastive.labels
+        if labels is not None:
+            labels = gather_rows(labels)
+        return {"contrastive": self.label_loss(vectors, labels, batch.contrastive.target)}
+
+    def label_loss(self, vectors: list[Tensor], labels: Tensor | None, target: Target) -> Tensor:
+        """The contrastive loss of one kind of data.
+
+        Args:
+            vectors: anchors, positives and, if any, hard negatives, each (n, width).
+            labels: (n,), if the pairs do not all belong together.
+            target: what the labels are.
+        """
+        assert self.recipe.stage2 is not None
+        kind, temperature = self.recipe.stage2.label_loss, self.recipe.stage2.temperature
+        if labels is None and kind in ("auto", "contrastive"):
+            return self.contrastive_loss(*vectors)
+        first, second, *negatives = vectors
+        if labels is None:
+            labels = torch.cat([second.new_ones(len(second)), second.new_zeros(len(second))])
+            first, second = first.repeat(2, 1), torch.cat([second, *negatives])
+        if target == "class":
+            return supervised_contrastive(first, second, labels, temperature)
+        if kind == "contrastive":
+            rows = torch.arange(len(first), device=first.device)
+            return supervised_contrastive(first, second, rows, temperature, relevant=labels > 0)
+        return (angle if kind == "angle" else cosent)(first, second, labels, temperature)
 
     def contrastive_loss(self, anchors: Tensor, positives: Tensor, negatives: Tensor | None = None) -> Tensor:
         """The loss that the recipe names, or that of the method: (examples, width) each -> a scalar."""
@@ -392,3 +502,36 @@ class TwoStage(Method):
         examples, batch_size = stage.streams["contrastive"]
         batch_size = min(batch_size, len(examples))
         return batch_size * max(1, len(examples.columns) - 1) - 1
+
+
+def _with_negatives(batch: Batch) -> tuple[list[Example], list[float] | None]:
+    """The examples of "do these two belong together" and their labels; data without negatives become triplets.
+
+    Of sentences with a class, the positive is the next one of the class and the negative the next one of another class.
+    Of pairs that all belong together, the negative is the next positive that differs.
+    """
+    examples, count = batch.examples, len(batch.examples)
+
+    def following(i: int, fits: Callable[[int], bool]) -> int:
+        return next((j for j in (*range(i + 1, count), *range(i)) if fits(j)), i)
+
+    if batch.target == "class" and batch.labels is not None:
+        labels = batch.labels
+        triplets = []
+        for i, (sentence,) in enumerate(examples):
+            same = following(i, lambda j: labels[j] == labels[i])  # noqa: B023 - called at once
+            other = following(i, lambda j: labels[j] != labels[i])  # noqa: B023
+            triplets.append((sentence, *examples[same], *examples[other]))
+        return triplets, None
+    if batch.labels is None and len(examples[0]) == 2:
+        others = [following(i, lambda j: examples[j][1] != examples[i][1]) for i in range(count)]  # noqa: B023
+        return [(*pair, examples[other][1]) for pair, other in zip(examples, others, strict=True)], None
+    return examples, batch.labels
+
+
+def _described(views: ViewsConfig | None) -> str:
+    if views is None:
+        return "no learned views"
+    values = ", ".join(f"{name} {value}" for name, value in asdict(views).items())
+    name = next(part for part, kind in VIEW_PARTS.items() if isinstance(views, kind))
+    return f"{name.replace('_views', '')} views ({values})"

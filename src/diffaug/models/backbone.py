@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,14 @@ from diffaug.models.io.fetch import BACKBONE_FILES, find_folder
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# More than any model has.
+_LARGEST = {
+    "num_hidden_layers": 1_000,
+    "num_attention_heads": 10_000,
+    "hidden_size": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "vocab_size": 100_000_000,
+}
 _LAYER = re.compile(r"\.\d+\.")
 # Weights of the wrong shape are reported, and refused here by name.
 _STRICT: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
@@ -84,6 +93,7 @@ def _load(
     folder = str(find_folder(source, revision, BACKBONE_FILES))
     with quiet(), explained(source):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        _check_config(config, source)
         if config.is_encoder_decoder or getattr(config, "is_decoder", False):
             raise DiffaugError(f"{source} is a '{config.model_type}' model with a decoder; an encoder is needed")
         model, report = model_class.from_pretrained(
@@ -107,6 +117,7 @@ def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source
     """A backbone from its configuration and exactly its weights, in float32; ``source`` is named in errors."""
     with quiet(), explained(source):
         backbone_config = AutoConfig.for_model(**config)
+        _check_config(backbone_config, source)
         model, report = MODEL_MAPPING[type(backbone_config)].from_pretrained(
             None, config=backbone_config, state_dict=dict(weights), **_STRICT, **_without_pooler(backbone_config)
         )
@@ -174,6 +185,17 @@ def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: A
                 f"{source}: the checkpoint {what} {', '.join(names[:3])}{more}; it is damaged or was saved for "
                 "another architecture, and running it would give meaningless results"
             )
+
+
+def _check_config(config: PreTrainedConfig, source: str) -> None:
+    """Refuse what loads but fails later, as a rate that is NaN, and sizes that take all memory or time."""
+    for name, largest in _LARGEST.items():
+        size = getattr(config, name, None)
+        if isinstance(size, int) and not 1 <= size <= largest:
+            raise DiffaugError(f"{source}: {name} must be between 1 and {largest:,} in the model's configuration")
+    for name, value in config.to_dict().items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DiffaugError(f"{source}: {name} must be a finite number in the model's configuration, got {value}")
 
 
 def _more_layers(model: PreTrainedModel, unexpected: Any) -> list[str]:

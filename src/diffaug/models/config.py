@@ -118,6 +118,7 @@ class ModelConfig:
             as many as the backbone has positions for.
         lowercase: lower the text before tokenising.
         prompt: text put before every sentence.
+        prompts: further prompts by name, as sentence-transformers saves them. They are kept for it, and not used here.
         sentence_ends: the characters behind which ``final_stop`` adds none.
         denoise: what is taken off the vector for its template, if the model does so at inference.
     """
@@ -135,6 +136,7 @@ class ModelConfig:
     max_length: int | None = None
     lowercase: bool = False
     prompt: str = ""
+    prompts: dict[str, str] = field(default_factory=dict, hash=False)
     sentence_ends: str = SENTENCE_ENDS
     denoise: DenoiseConfig | None = None
 
@@ -163,13 +165,13 @@ class ModelConfig:
         return replace(self, **parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it. Only a model with views of a plugin has the key `plugin_views`."""
-        return {key: value for key, value in asdict(self).items() if key != "plugin_views" or value is not None}
+        """As JSON takes it. Only a model that has them has the keys `plugin_views` and `prompts`."""
+        return {key: value for key, value in asdict(self).items() if key not in _OPTIONAL or value}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """The reverse of `to_dict`; an unknown or missing key is an error, as is a value of the wrong type."""
-        read = {"plugin_views": None, **_table(values, "model")}
+        read = {**_OPTIONAL, **_table(values, "model")}
         if isinstance(flow := read.get("flow"), dict):
             # Flows of older versions do not name what they could not choose.
             read["flow"] = {"continues": "second", "output_scale": False, **flow}
@@ -181,6 +183,8 @@ class ModelConfig:
         return _read(cls, read, "model")
 
 
+# Settings that only some models have, and their values in all others.
+_OPTIONAL: dict[str, Any] = {"plugin_views": None, "prompts": {}}
 VIEW_PARTS: dict[str, type] = {
     "prefix": PrefixConfig,
     "adapter": AdapterConfig,

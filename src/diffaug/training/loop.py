@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diffaug.config import Recipe
-from diffaug.data.sampling import BatchSampler
+from diffaug.data.sampling import BatchSampler, MixedBatchSampler, batch_sampler
 from diffaug.distributed import any_process, average_gradients
 from diffaug.errors import DiffaugError
 from diffaug.methods.base import Stage, StepBatch
@@ -30,6 +30,7 @@ from diffaug.training.prefetch import Prefetcher
 from diffaug.training.scoring import Scores
 from diffaug.training.signals import StopRequest
 
+Samplers = dict[str, BatchSampler | MixedBatchSampler]
 # Steps between logged losses: reading a loss makes the GPU wait.
 _LOG_EVERY = 10
 
@@ -257,9 +258,10 @@ class Loop:
         return False
 
     def _keep_if_best(self, stage: int, scores: Scores) -> bool:
-        """Remember the model if it is the best so far. An undefined score is never the best."""
-        progress = self.context.progress
-        before = progress.best
+        """Remember the model if it is the best so far, or the last one. An undefined score is never the best."""
+        progress, recipe = self.context.progress, self.context.recipe
+        last = recipe.loop.select == "last" or (recipe.loop.select == "auto" and recipe.data.dev is None)
+        before = None if last else progress.best
         if not math.isfinite(scores.selection) or (before and scores.selection <= before["selection"]):
             progress.stale += 1
             return False
@@ -289,7 +291,7 @@ class Loop:
             self._save_best(self._best_weights, self.context.progress.best["values"])
             self._best_weights = None
 
-    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], samplers: dict[str, BatchSampler]) -> None:
+    def _announce(self, stage: Stage, names: dict[str, nn.Parameter], samplers: Samplers) -> None:
         context, step = self.context, self.context.progress.step
         count = sum(p.numel() for p in names.values())
         parts = [f"stage {stage.number}: training {count:,} parameters ({', '.join(stage.learning_rates)})"]
@@ -308,17 +310,17 @@ class Loop:
             )
 
 
-def stage_samplers(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> dict[str, BatchSampler]:
+def stage_samplers(recipe: Recipe, stage: Stage, accelerator: Accelerator) -> Samplers:
     """The data of a stage in the order of the recipe's seed, and this process's part of it.
 
     Raises:
         DiffaugError: too few examples for a batch.
     """
     rank, world = accelerator.process_index, accelerator.num_processes
-    samplers = {}
+    samplers: Samplers = {}
     for number, (name, (examples, size)) in enumerate(stage.streams.items()):
         try:
-            samplers[name] = BatchSampler(examples, size, recipe.seed + number, rank, world)
+            samplers[name] = batch_sampler(examples, size, recipe.seed + number, rank, world)
         except DiffaugError as error:
             unlabelled = name != "nli" and recipe.stage2 is not None and recipe.stage2.objective == "unlabelled"
             source = "data.unlabelled" if unlabelled else "data.nli"

@@ -27,14 +27,14 @@ from diffaug.data.corpus import Corpus
 from diffaug.data.table import InMemoryRows, Source
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
+from diffaug.files import atomic_file, write_text
 from diffaug.hub.card import CARD, model_card
 from diffaug.inference.runner import default_device
 from diffaug.methods import method_class
-from diffaug.models.backbone import load_backbone
 from diffaug.models.config import Provenance
 from diffaug.models.io.fetch import backbone_fingerprints, model_source
 from diffaug.models.io.saved import is_saved_model, save_model
+from diffaug.models.io.start import load_start
 from diffaug.provenance import RunProvenance, device_name
 from diffaug.training.callbacks import FirstStageCache
 from diffaug.training.checkpoint import last_checkpoint
@@ -145,17 +145,18 @@ def _train(
     tracker = Tracker(folder / "metrics.jsonl", accelerator, quiet)
 
     source = model_source(recipe.model.backbone)
-    backbone, tokenizer = load_backbone(source) if cache is None else cache.backbone(source)
+    model = load_start(source) if cache is None else cache.start(source)
+    tokenizer = model.tokenizer
     torch.manual_seed(recipe.seed)  # after loading, which may draw random numbers
-    method = method_class(recipe.method).build(recipe, backbone, tokenizer)
-    for note in method.notes:
-        tracker.say(note)
+    method = method_class(recipe.method).build(recipe, *model)
     method.to(accelerator.device)
     data_file = folder / "data.json"
     # A resumed run reads the revisions of hub data sets that it has started with.
     revisions = json.loads(data_file.read_text("utf-8"))["hub"] if resume and data_file.is_file() else {}
     corpus = Corpus(recipe.data, method.collator, given, None if cache is None else cache.data, revisions)
     stages = method.stages(corpus)
+    for note in method.notes:
+        tracker.say(note)
     for stage in stages:  # fail now, not after stage 1, if there are too few examples for stage 2
         stage_samplers(recipe, stage, accelerator)
     embedder = Embedder(method.encoder, tokenizer, device=accelerator.device)
@@ -188,9 +189,8 @@ def _train(
         for name, shared in leakage.items():
             if shared:
                 tracker.say(f"leakage: of data.{name}, the training data contains {shared}")
-        with atomic_file(data_file) as temporary:
-            known = {"hub": corpus.revisions, "leakage": {name: shared.to_dict() for name, shared in leakage.items()}}
-            temporary.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        known = {"hub": corpus.revisions, "leakage": {name: shared.to_dict() for name, shared in leakage.items()}}
+        write_text(data_file, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     accelerator.wait_for_everyone()
     cached = None
     if cache is not None and accelerator.num_processes == 1:  # several would have to find the same file at once
@@ -212,8 +212,11 @@ def _train(
     if stages and scored:  # without training there is no before and after
         before = (cache or RunCache()).untrained_scores(source, scored, accelerator.device)
     result = TrainResult(folder / "best", scores, before, context.progress.stage1_end, time.monotonic() - start)
+    classes = corpus.classes()
+    if classes is not None:
+        best.fit_classifier(classes.sentences, classes.classes)
     if accelerator.is_main_process:
-        if scores != best.provenance.scores:
+        if scores != best.provenance.scores or classes is not None:
             best.provenance.scores = scores
             best.save(folder / "best", overwrite=True)
         with atomic_file(folder / "best" / CARD) as temporary:

@@ -7,15 +7,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from diffaug.config import Recipe
 from diffaug.data.cache import DataCache
 from diffaug.data.records import ScoredPairs
 from diffaug.embedder import Embedder
 from diffaug.methods.base import Method, Stage
-from diffaug.models.backbone import load_backbone
 from diffaug.models.io.fetch import backbone_fingerprints
+from diffaug.models.io.start import Start, load_start
 from diffaug.training.scoring import final_scores
 from diffaug.training.stage_cache import CachedStage, first_stage_key
 
@@ -38,14 +37,15 @@ class RunCache:
         self.data = DataCache(shared)
         self._shared = shared
 
-    def backbone(self, source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """A copy of the model that `load_backbone` returns, and the tokenizer, which runs share.
+    def start(self, source: str) -> Start:
+        """A copy of the model that `load_start` returns, with the tokenizer, which runs share.
 
         Raises:
             DiffaugError: it cannot be loaded.
         """
-        model, tokenizer = self.data.once(("backbone", _files(source)), lambda: load_backbone(source))
-        return copy.deepcopy(model), tokenizer
+        backbone, tokenizer, finished = self.data.once(("start", _files(source)), lambda: load_start(source))
+        backbone, finished = copy.deepcopy((backbone, finished))  # together: one holds the other
+        return Start(backbone, tokenizer, finished)
 
     def fingerprints(self, source: str) -> tuple[str, str]:
         """As `backbone_fingerprints`, computed once."""

@@ -14,10 +14,11 @@ from diffaug.provenance import checksum
 BACKBONE_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.py")
 # With the ONNX export at the top level; variants in subfolders are not needed.
 FILES = (*BACKBONE_FILES, "model.onnx*")
-# The files of a backbone that decide its vectors; the second line is pooling as saved by sentence-transformers.
+# The files of a model that decide its vectors; those after the first line are of diffaug and sentence-transformers.
 _MODEL_FILES = (
     *("config.json", "*.safetensors", "*.safetensors.index.json", "*.py"),
-    *("modules.json", "sentence_bert_config.json", "[0-9]_*/config.json", "[0-9]_*/*.safetensors"),
+    *("diffaug.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("[0-9]_*/config.json", "[0-9]_*/*.safetensors"),
 )
 _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),

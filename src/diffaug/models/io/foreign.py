@@ -46,6 +46,11 @@ _POOLING_SWITCHES = {
 _ACTIVATIONS: dict[str, Activation] = {"Tanh": "tanh", "Identity": "identity", "GELU": "gelu", "ReLU": "relu"}
 
 
+# Our prompt applies to every sentence, so in an export it is their default prompt and also replaces their two
+# predefined ones, which are empty.
+EXPORTED_PROMPTS = ("default", "query", "document")
+
+
 def is_sentence_transformers(folder: Path) -> bool:
     """Whether ``folder`` was saved by sentence-transformers."""
     return (folder / MODULES).is_file()
@@ -83,7 +88,7 @@ def load_sentence_transformers(
     backbone, tokenizer = load_backbone(str(transformer), trust_remote_code=trust_remote_code)
     limit = settings.get("max_seq_length") or tokenizer.model_max_length
     lowercase = bool(settings.get("do_lower_case", False))
-    prompt = _prompt(folder / "config_sentence_transformers.json")
+    prompt, prompts = _prompts(folder / "config_sentence_transformers.json")
     head = [_dense(path) for kind, path in modules if kind == "Dense"]
     config = ModelConfig(
         pooling=_pooling(modules[1][1] / "config.json"),
@@ -93,6 +98,7 @@ def load_sentence_transformers(
         max_length=None if limit >= LARGE_INTEGER else max(1, limit - tokenizer.num_special_tokens_to_add()),
         lowercase=lowercase,
         prompt=prompt.lower() if lowercase else prompt,  # they lowercase prompt and sentence together
+        prompts=prompts,
     )
     if config.prompt and not _json(modules[1][1] / "config.json").get("include_prompt", True):
         raise DiffaugError(f"{folder} excludes its prompt from the pooling, which is not supported")
@@ -162,12 +168,19 @@ def _dense(folder: Path) -> tuple[DenseConfig, dict[str, Tensor]]:
     return dense, {key.removeprefix("linear."): tensor for key, tensor in state.items()}
 
 
-def _prompt(path: Path) -> str:
+def _prompts(path: Path) -> tuple[str, dict[str, str]]:
+    """The default prompt, and all prompts that are not empty by name."""
     settings = _json(path, default={})
+    if settings.get("truncate_dim") is not None:
+        raise DiffaugError(f"{path} truncates vectors to {settings['truncate_dim']} dimensions, which is not supported")
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is not None and name not in prompts:
         raise DiffaugError(f"{path}: the default prompt {name!r} is not defined")
-    return "" if name is None else str(prompts[name])
+    named = {key: str(text) for key, text in prompts.items() if text}
+    default = "" if name is None else str(prompts[name])
+    if named == dict.fromkeys(EXPORTED_PROMPTS, default):  # the one prompt of a model that was exported
+        named = {}
+    return default, named
 
 
 def _json(path: Path, default: Any = None) -> Any:

@@ -20,6 +20,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_folder
 from diffaug.models.backbone import build_backbone, fill, load_tokenizer, loader
+from diffaug.models.classifier import Classifier
 from diffaug.models.config import SENTENCE_ENDS, VIEW_PARTS, ModelConfig, Provenance
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.description import read_description
@@ -47,6 +48,7 @@ def save_model(
     provenance: Provenance,
     *,
     weights: dict[str, Tensor] | None = None,
+    classifier: Classifier | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write everything inference needs, atomically.
@@ -68,8 +70,11 @@ def save_model(
     with atomic_folder(folder, overwrite=overwrite) as temporary:
         save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
         tokenizer.save_pretrained(temporary)
+        if classifier is not None:
+            classifier.save(temporary)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        write_st_files(temporary)
+        # Our module puts the default prompt before every sentence; with one by name there would be two.
+        write_st_files(temporary, None if encoder.config.prompt else encoder.config.prompts)
 
 
 @loader

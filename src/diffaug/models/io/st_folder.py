@@ -21,11 +21,11 @@ REQUIREMENTS = {
 _OURS = [{"idx": 0, "name": "0", "path": "", "type": MODULE_CLASS}]
 
 
-def write_st_files(folder: Path) -> None:
-    """Write both files into ``folder``."""
+def write_st_files(folder: Path, prompts: dict[str, str] | None = None) -> None:
+    """Write both files into ``folder``; ``prompts`` are those that sentence-transformers may use by name."""
     settings = {
         "model_type": "SentenceTransformer",
-        "prompts": {},
+        "prompts": prompts or {},
         "default_prompt_name": None,
         "similarity_fn_name": "cosine",
         "requirements": REQUIREMENTS,

@@ -1,0 +1,195 @@
+"""Hard negatives from your own text: sentences that a model finds similar to an anchor but that do not belong to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from diffaug.data.columns import Columns
+from diffaug.data.labels import Label
+from diffaug.data.read import read_labelled, read_sentences
+from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, Triplets
+from diffaug.data.table import Source
+from diffaug.embedder import Embedder
+from diffaug.errors import DiffaugError
+
+log = logging.getLogger("diffaug.data")
+
+# Similarities in memory at a time.
+_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True)
+class NegativeRules:
+    """Which sentences may be negatives of a pair. What belongs to the anchor is left out before anything is counted.
+
+    Attributes:
+        range_min: skip this many of the nearest sentences that fit; they are the likeliest false negatives.
+        range_max: look at this many of the nearest sentences.
+        max_score: the highest cosine with the anchor.
+        min_score: the lowest.
+        absolute_margin: a negative's cosine is at least this much below the positive's.
+        relative_margin: likewise, as a part of the positive's cosine: 0.05 is at most 95 % of it.
+    """
+
+    range_min: int = 0
+    range_max: int = 100
+    max_score: float | None = None
+    min_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.range_min < self.range_max:
+            raise DiffaugError(
+                f"range_min must be at least 0 and below range_max, got {self.range_min} and {self.range_max}"
+            )
+
+    def ceiling(self, positive: float) -> float:
+        """The highest cosine of a negative, given that of the positive."""
+        limits = [np.inf if self.max_score is None else self.max_score]
+        if self.absolute_margin is not None:
+            limits.append(positive - self.absolute_margin)
+        if self.relative_margin is not None:
+            limits.append(positive - abs(positive) * self.relative_margin)
+        return float(min(limits))
+
+
+def mine_hard_negatives(
+    model: Embedder | str | os.PathLike[str],
+    labels: Source | Labelled,
+    text: Source | None = None,
+    *,
+    num_negatives: int = 3,
+    sampling: Literal["top", "random"] = "top",
+    range_min: int = 0,
+    range_max: int = 100,
+    max_score: float | None = None,
+    min_score: float | None = None,
+    absolute_margin: float | None = None,
+    relative_margin: float | None = 0.05,
+    seed: int = 0,
+    columns: Columns | None = None,
+) -> Triplets:
+    """Add hard negatives to pairs that belong together, or to sentences with a class.
+
+    An anchor itself, all its positives, what is equal to one of them but for case and spaces, and all sentences of its
+    class are never negatives. By default a negative must also be less similar to the anchor than the positive is.
+
+    Args:
+        model: finds similar sentences: an `Embedder`, or what `Embedder.from_pretrained` takes.
+        labels: positive pairs, triplets, labelled pairs (those labelled entailment or same), or sentences with a class,
+            each of which gets another one of its class as the positive.
+        text: sentences to find negatives in; default: all sentences of the labels.
+        num_negatives: the most negatives of a pair. Each one makes a triplet.
+        sampling: the most similar ones that fit, or random ones of those that fit.
+        range_min: see `NegativeRules`, as for the following.
+        range_max: see above.
+        max_score: see above.
+        min_score: see above.
+        absolute_margin: see above.
+        relative_margin: see above.
+        seed: of the random choice.
+        columns: which column of the labels is what, if the names are not the usual ones.
+
+    Returns:
+        the triplets, in the order of the anchors. Pairs without a negative that fits are left out; the log counts them.
+
+    Raises:
+        DiffaugError: the labels have no pairs that belong together, or no pair has a negative that fits.
+    """
+    rules = NegativeRules(range_min, range_max, max_score, min_score, absolute_margin, relative_margin)
+    if num_negatives < 1:
+        raise DiffaugError(f"num_negatives must be at least 1, got {num_negatives}")
+    embedder = model if isinstance(model, Embedder) else Embedder.from_pretrained(model)
+    data = labels if isinstance(labels, Labelled) else read_labelled(labels, columns)
+    pairs, belongs = _pairs(data)
+    if not pairs:
+        raise DiffaugError(f"these {len(data):,} {data.kind} have no two sentences that belong together")
+    own = (sentence for column in data.texts() for sentence in column)
+    corpus = list(dict.fromkeys(own if text is None else read_sentences(text)))
+    place: dict[str, list[int]] = {}
+    for i, sentence in enumerate(corpus):
+        place.setdefault(_key(sentence), []).append(i)
+    documents = embedder.encode(corpus)
+    anchors = list(dict.fromkeys(anchor for anchor, _ in pairs))
+    number = {anchor: i for i, anchor in enumerate(anchors)}
+    positives: list[list[str]] = [[] for _ in anchors]
+    for anchor, positive in pairs:
+        positives[number[anchor]].append(positive)
+    queries = embedder.encode(anchors)
+    targets = list(dict.fromkeys(positive for _, positive in pairs))
+    vectors = dict(zip(targets, embedder.encode(targets), strict=True))
+    lottery, found = random.Random(seed), Triplets([], [], [])
+    without = 0
+    step = max(1, _BLOCK // len(corpus))
+    for start in range(0, len(anchors), step):
+        block = queries[start : start + step] @ documents.T
+        for anchor, scores, given in zip(anchors[start:], block, positives[start:], strict=False):
+            excluded = [i for key in belongs[_key(anchor)] for i in place.get(key, ())]
+            ranked = _nearest(scores, excluded, rules.range_max)
+            for positive in given:
+                low = -np.inf if rules.min_score is None else rules.min_score
+                high = rules.ceiling(float(vectors[positive] @ queries[number[anchor]]))
+                fitting = [i for i in ranked if low <= scores[i] <= high][rules.range_min :]
+                if sampling == "random":
+                    fitting = sorted(lottery.sample(fitting, min(num_negatives, len(fitting))), key=fitting.index)
+                without += not fitting
+                for i in fitting[:num_negatives]:
+                    found.anchors.append(anchor)
+                    found.positives.append(positive)
+                    found.negatives.append(corpus[i])
+    if not found:
+        raise DiffaugError(
+            f"none of {len(pairs):,} pairs has a negative that fits; give more text, raise range_max or lower "
+            "the margins"
+        )
+    if without:
+        log.info("%s of %s pairs have no negative that fits and are left out", f"{without:,}", f"{len(pairs):,}")
+    return found
+
+
+def _pairs(data: Labelled) -> tuple[list[tuple[str, str]], dict[str, set[str]]]:
+    """The pairs that belong together, and for the key of each sentence the keys of all that belong to it."""
+    belongs: dict[str, set[str]] = {}
+    if isinstance(data, Classes):
+        members: dict[str, list[str]] = {}
+        for sentence, name in data:
+            members.setdefault(name, []).append(sentence)
+        pairs = []
+        for group in members.values():
+            keys = {_key(sentence) for sentence in group}
+            for sentence in group:
+                belongs.setdefault(_key(sentence), set()).update(keys)
+            pairs += list(zip(group, group[1:] + group[:1], strict=True)) if len(group) > 1 else []
+        return pairs, belongs
+    if isinstance(data, PositivePairs):
+        pairs = list(zip(data.anchors, data.positives, strict=True))
+    elif isinstance(data, LabelledPairs):
+        pairs = [(first, second) for first, second, label in data if label is Label.ENTAILMENT]
+    else:
+        raise DiffaugError(f"{data.kind} do not say which sentences belong together; give pairs that match, or classes")
+    for first, second in dict.fromkeys(pairs):
+        for a, b in ((first, second), (second, first)):
+            belongs.setdefault(_key(a), {_key(a)}).add(_key(b))
+    return list(dict.fromkeys(pairs)), belongs
+
+
+def _nearest(scores: np.ndarray, excluded: Iterable[int], count: int) -> list[int]:
+    """The ``count`` nearest sentences, nearest first."""
+    scores = scores.copy()
+    scores[list(excluded)] = -np.inf
+    count = min(count, len(scores))
+    nearest = np.argpartition(-scores, count - 1)[:count]
+    nearest = nearest[np.argsort(-scores[nearest], kind="stable")]
+    return [int(i) for i in nearest if np.isfinite(scores[i])]
+
+
+def _key(sentence: str) -> str:
+    return " ".join(sentence.casefold().split())
