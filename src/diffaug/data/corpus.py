@@ -167,6 +167,10 @@ class Corpus:
             return self._distinct(self._nli_sentences(), positive)
         return self._examples("sentences", "nli", lambda: self._distinct(self._nli_sentences()))
 
+    def texts(self, *, labelled: bool) -> list[str]:
+        """The sentences of `nli_sentences`, if ``labelled``, or of `sentences`, in the same order."""
+        return list(dict.fromkeys(self._nli_sentences() if labelled else self._unlabelled))
+
     def positives(self, count: int) -> list[tuple[str, str]]:
         """Some pairs of sentences with nearly the same meaning, the same ones in every run.
 

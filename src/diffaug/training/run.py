@@ -193,6 +193,7 @@ def _train(
             known = {"hub": corpus.revisions, "leakage": {name: shared.to_dict() for name, shared in leakage.items()}}
             temporary.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", "utf-8")
     accelerator.wait_for_everyone()
+    method.prepare(folder / "checkpoints", accelerator.is_main_process)
     cached = None
     if cache is not None and accelerator.num_processes == 1:  # several would have to find the same file at once
         cached = cache.first_stage(recipe, method, stages, source)
