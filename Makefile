@@ -43,9 +43,9 @@ test-fuzz: $(READY)  ## try hostile recipes, settings, data files, folders and t
 
 # `make test` leaves these out where there is no browser; here that is an error. Chromium is a package of most systems
 # (apt-get install chromium), or comes with `playwright install chromium`.
-test-browser: $(READY)  ## run the tests of the report's page in headless Chromium
+test-browser: $(READY)  ## run the tests of the pages in headless Chromium
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
-	DIFFAUG_BROWSER=chromium $(BIN)/pytest tests/report/test_report_browser.py
+	DIFFAUG_BROWSER=chromium $(BIN)/pytest tests/report/test_report_browser.py tests/serve/test_serve_browser.py
 
 # Every package at the lower bound that pyproject.toml states, but torch: of its older versions the package index has builds
 # with gigabytes of CUDA only, so it is the one of constraints.txt unless TORCH names another. The environment is large, and

@@ -111,6 +111,8 @@ def main() -> None:
     parser.add_argument("--sentences", type=Path, default=SAMPLE)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layers", type=int, help="random weights with this many layers instead of the encoder's own")
+    parser.add_argument("--alone", action="store_true", help="without sentence-transformers")
+    parser.add_argument("--name", default="encode_scale", help="of the file with the results")
     parser.add_argument("--index", action="store_true", help="measure the index and a search in it, too")
     parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/")
     parser.add_argument("--side", nargs=4, metavar=("SIDE", "MODEL", "TEXT", "OUT"), help=argparse.SUPPRESS)
@@ -130,7 +132,8 @@ def main() -> None:
         for count in options.counts:
             text = folder / "sentences.txt"
             write_sentences(text, count, options.seed, options.sentences)
-            found = {side: measure(side, model, text, folder / f"{side}.npy") for side in ("ours", THEIRS)}
+            sides = ("ours",) if options.alone else ("ours", THEIRS)
+            found = {side: measure(side, model, text, folder / f"{side}.npy") for side in sides}
             if options.index:
                 encoded, index = folder / f"vectors-{count}", folder / f"index-{count}"
                 found["encode to Parquet"] = measure("ours", model, text, encoded)
@@ -159,7 +162,7 @@ def main() -> None:
             "sentence-transformers",
             *(["lancedb"] if options.index else []),
         )
-        print("kept in", save("encode_scale", record, packages).name)
+        print("kept in", save(options.name, record, packages).name)
 
 
 def random_model(folder: Path, like: str, layers: int) -> str:

@@ -22,7 +22,7 @@ from tiny_models import build_tiny
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-pytest_plugins = ["training_fixtures", "wordnet_fixtures"]
+pytest_plugins = ["browser_fixtures", "training_fixtures", "wordnet_fixtures"]
 
 SENTENCES = [
     "A dog runs through the park.",

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
+import zipfile
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from diffaug.data.check import check
+from diffaug.cli import app
+from diffaug.data.check import DataReport, check
 from diffaug.data.columns import Kind
+from diffaug.data.read import read_sentences, read_triplets
 
 TRIPLETS = ["sent0,sent1,hard_neg", "A dog runs fast.,A dog runs.,A dog is asleep."]
 
@@ -69,7 +75,7 @@ def test_labelled_pairs_without_triplets(tmp_path: Path) -> None:
     report = check(file(tmp_path, "b.csv", "premise,hypothesis,label", "a,b,entailment", "c,d,contradiction"))
     assert report.usable
     assert "none can be built" in str(report)
-    assert "stage 1; stage 2 of the supervised setting needs triplets" in str(report)
+    assert "--recipe adapt-diffaug" in str(report), "it needs no triplets"
     report = check(file(tmp_path, "b.csv", "premise,hypothesis,label", "a,b,1", "c,d,1"))
     assert not report.usable
     assert "unusable: both entailments and contradictions (or pairs labelled not_entailment) are needed" in str(report)
@@ -132,7 +138,6 @@ def test_mostly_bad_is_unusable(tmp_path: Path) -> None:
             ["1\tHello there.", "0\tGoodbye."],
             "looks like sentences, but nearly every line has 1 tab, .*rename it",
         ),
-        ("a.csv", ["sent0;sent1;hard_neg", "a;b;c"], "separated by semicolons"),
         ("a.txt", [], "is empty|the line is empty"),
         ("a.bin", ["x"], "unknown format of"),
     ],
@@ -159,7 +164,8 @@ def test_a_kind_and_columns_may_be_given(tmp_path: Path) -> None:
     columns = {"sentence1": "left", "sentence2": "right", "score": "mark"}
     report = check(path, columns, Kind.SCORED_PAIRS)
     assert "scored pairs (by the columns left, right, mark)" in str(report)
-    assert "--set data.columns.KEY.ROLE=NAME" in str(report)
+    assert "--set data.columns.dev.sentence1=left --set data.columns.dev.sentence2=right" in str(report)
+    assert f"diffaug eval --model embedded --pairs {path} --column sentence1=left" in str(report)
 
 
 def test_half_a_surrogate_pair_can_be_printed(tmp_path: Path) -> None:
@@ -167,3 +173,115 @@ def test_half_a_surrogate_pair_can_be_printed(tmp_path: Path) -> None:
     report = check(path)
     assert report.usable
     str(report).encode("utf-8")
+
+
+TICKETS = [
+    ("Das Gerät startet nicht mehr", "Der Drucker ist aus und geht nicht an", "gleiches Problem"),
+    ("Das Gerät startet nicht mehr", "Die Rechnung ist für mich nicht zu finden", "anderes Problem"),
+    ("Ich habe keine Rechnung bekommen", "Die Rechnung für den März fehlt", "gleiches Problem"),
+    ("Ich habe keine Rechnung bekommen", "Das Passwort wird nicht angenommen", "anderes Problem"),
+    ("Wo ist meine Bestellung?", "Das Paket ist nicht da", "gleiches Problem"),
+    ("Wo ist meine Bestellung?", "Das Bild auf dem Gerät ist unscharf", "anderes Problem"),
+]
+
+
+def tickets(path: Path, encoding: str = "utf-8") -> Path:
+    lines = ["Nr;Ticket A;Ticket B;Urteil", *(";".join([f"T{i}", *row]) for i, row in enumerate(TICKETS))]
+    path.write_bytes("\r\n".join([*lines, ""]).encode(encoding))
+    return path
+
+
+def typed(report: DataReport, after: str) -> list[str]:
+    """The arguments of the command that a report says to type."""
+    line = next(line for line in str(report).splitlines() if after in line)
+    return shlex.split(line[line.index("diffaug ") :])[1:]
+
+
+def test_from_a_foreign_file_to_a_run(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Semicolons, names and labels in another language: each report says what to type next, and it works."""
+    monkeypatch.chdir(tmp_path)
+    first = check(str(tickets(Path("tickets.csv"))))
+    assert not first.usable
+    assert "a CSV file separated by semicolons" in str(first)
+    arguments = typed(first, "by their content, the columns may be labelled pairs")
+    assert arguments == ["data", "check", "tickets.csv", *chain.from_iterable(
+        ("--column", option) for option in ("premise=Ticket A", "hypothesis=Ticket B", "label=Urteil")
+    )]  # fmt: skip
+
+    columns = {"premise": "Ticket A", "hypothesis": "Ticket B", "label": "Urteil"}
+    second = typed(check("tickets.csv", columns), "say what the labels mean")
+    assert second == [*arguments, "--label", "gleiches Problem=same", "--label", "anderes Problem=different"]
+
+    runner = CliRunner()
+    third = runner.invoke(app, second)
+    assert third.exit_code == 0, third.output
+    assert "entailment: 3 (50.0 %)" in third.output
+    assert "the sentences seem to be German" in third.output
+    command = third.output.splitlines()[-1]
+    small = " ".join(f"--set {stage}.steps=1 --set {stage}.batch_size=4" for stage in ("stage1", "stage2"))
+    short = f"--set model.backbone={tiny_bert} {small} -q"
+    run = runner.invoke(app, shlex.split(f"{command[command.index('diffaug ') + 8 :]} {short}"))
+    assert run.exit_code == 0, run.output + repr(run.exception)
+    assert Path("runs/mine/best/diffaug.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["tickets.csv", "tickets.tsv"])
+def test_a_column_of_two_values_is_never_called_sentences(tmp_path: Path, name: str) -> None:
+    separator = "," if name.endswith(".csv") else "\t"
+    rows = [separator.join(row) for row in (("Ticket A", "Ticket B", "Urteil"), *TICKETS)]
+    report = str(check(file(tmp_path, name, *rows)))
+    assert "negative" not in report
+    assert "holds 2 different values, such as 'gleiches Problem', not sentences" in report
+
+
+@pytest.mark.parametrize(("encoding", "words"), [("cp1252", "Windows-1252"), ("utf-16", "UTF-16")])
+def test_windows_encodings_are_named(tmp_path: Path, encoding: str, words: str) -> None:
+    report = str(check(tickets(tmp_path / "a.csv", encoding)))
+    assert f"the file seems to be {words}" in report
+    assert f"iconv -f {encoding} -t utf-8 {tmp_path / 'a.csv'} > utf8-a.csv" in report
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.xlsx"])
+def test_a_workbook_is_recognised(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    report = check(tmp_path / name)
+    assert not report.usable
+    assert re.search("is (an Excel workbook|a spreadsheet).*; save it as 'CSV UTF-8'", str(report))
+
+
+@pytest.mark.parametrize(
+    ("sentences", "hint"),
+    [
+        (["The dog is in the park, and it is not with the man."], None),
+        (["Le chien est dans le parc et il ne voit pas la pluie."], "French"),
+        (["犬が公園を走っている。", "市場は月曜日に下落した。"], "another script than Latin"),
+        (["Password reset", "Invoice PDF"], None),
+    ],
+)
+def test_other_languages_are_noticed(tmp_path: Path, sentences: list[str], hint: str | None) -> None:
+    report = str(check(file(tmp_path, "a.txt", *sentences * 5)))
+    assert ("the sentences seem to be" in report) == (hint is not None)
+    assert hint is None or hint in report
+
+
+def test_semicolons_in_sentences_are_no_separators(tmp_path: Path) -> None:
+    rows = ["sent0,sent1,hard_neg", "It rains; we stay.,We stay.,We go.", "A; b.,c; d.,e; f."]
+    assert len(read_triplets(file(tmp_path, "a.csv", *rows))) == 2
+    assert read_sentences(file(tmp_path, "b.csv", "sentence", "It rains; we stay.", "Yes; no.")) == [
+        "It rains; we stay.",
+        "Yes; no.",
+    ]
+    quoted = file(tmp_path, "c.csv", "sent0;sent1;hard_neg", '"A; b, c";"d";"e"', "1, 2;3;4")
+    assert list(read_triplets(quoted)) == [("A; b, c", "d", "e"), ("1, 2", "3", "4")]
+
+
+def test_a_header_is_no_class(tmp_path: Path) -> None:
+    pairs = ("Ich habe das Passwort {} vergessen\tLogin", "Wo ist die Rechnung {} geblieben\tRechnung")
+    rows = [pair.format(i) for i in range(6) for pair in pairs]
+    report = check(file(tmp_path, "a.tsv", "Nachricht\tBereich", *rows))
+    assert not report.usable
+    assert "the columns may be sentences with a class; if so, type: " in str(report)
+    assert "--column sentence=Nachricht --column class=Bereich" in str(report)
+    assert "12 sentences of 2 classes" in str(check(file(tmp_path, "b.tsv", *rows)))
+    assert "12 sentences of 2 classes" in str(check(tmp_path / "a.tsv", {"sentence": "Nachricht", "class": "Bereich"}))

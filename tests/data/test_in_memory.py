@@ -131,7 +131,7 @@ def test_retrieval() -> None:
     rows = [{"query": "a", "document": "x"}, {"query": "a", "document": "y"}, {"query": "b", "document": "y"}]
     for form in (rows, datasets.Dataset.from_list(rows), [tuple(row.values()) for row in rows]):
         found = read_retrieval(form)
-        assert (found.queries, found.corpus, found.relevant) == (["a", "b"], ["x", "y"], [[0, 1], [1]])
+        assert (found.queries, found.corpus, found.relevant) == (["a", "b"], ["y", "x"], [{1: 1, 0: 1}, {0: 1}])
     with pytest.raises(
         DiffaugError, match=r"the data given: retrieval needs the columns query and document, found: a, b"
     ):

@@ -113,7 +113,7 @@ def test_a_possible_header_with_unknown_names_is_an_error(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "lines", "hint"),
     [
-        ("a.csv", ["sent0;sent1;hard_neg", "a;b;c"], "separated by semicolons, not by commas: save it with commas"),
+        ("a.tsv", ["sent0;sent1;hard_neg", "a;b;c"], r"separated by semicolons, not by tabs: rename it to \.csv"),
         ("a.csv", ["sent0\tsent1\thard_neg", "a\tb\tc"], r"separated by tabs, not by commas: rename it to \.tsv"),
         ("a.tsv", ["sent0,sent1,hard_neg", "a,b,c"], r"separated by commas, not by tabs: rename it to \.csv"),
         ("a.txt", ["sent0,sent1,hard_neg", "a,b,c"], r"a \.txt file with one sentence per line; triplets need a \.tsv"),

@@ -124,6 +124,19 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
+def test_export_is_served(exported: Make) -> None:
+    from starlette.testclient import TestClient
+
+    from diffaug.serve.api import Served, create_app
+    from diffaug.serve.web import Limits
+
+    embedder = Embedder.from_pretrained(exported("mean")[1])
+    with TestClient(create_app([Served("m", embedder)], Limits()), "http://127.0.0.1") as client:
+        response = client.post("/v1/embeddings", json={"model": "m", "input": ["A dog.", "Tea, please."]})
+    found = [row["embedding"] for row in response.json()["data"]]
+    np.testing.assert_allclose(found, embedder.encode(["A dog.", "Tea, please."]), atol=1e-5)
+
+
 # The same vectors.
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES
 from torch import nn
 from typer.testing import CliRunner
 
@@ -26,6 +25,16 @@ from diffaug.training.execution.executor import plain_executor
 from diffaug.training.precision import Precision
 
 DIMENSIONS, WEIGHTS = [32, 6, 20], [1.0, 0.5, 2.0]
+SENTENCES = [
+    "A dog runs through the park.",
+    "Is this seat taken?",
+    "He doesn't like tea",
+    "Prices rose by 12.5 % in 2023.",
+    "Yes.",
+    "The old cat sleeps under the table.",
+    "Two children are playing football in the rain!",
+    "The market fell sharply on Monday, and nobody knew why.",
+]
 MATRYOSHKA = [f"stage2.matryoshka={DIMENSIONS}", f"stage2.matryoshka_weights={WEIGHTS}"]
 
 
@@ -181,6 +190,13 @@ def test_encoded_files_and_search(trained: Path, tmp_path: Path) -> None:
         StoredVectors.open([tmp_path / "v8", tmp_path / "v16"])
     with pytest.raises(DiffaugError, match="started with width 8, now it is 32"):
         embedder.encode_files(text, tmp_path / "v8")
+    pytest.importorskip("starlette")
+    from diffaug.serve.corpus import Query, open_corpus
+
+    (hit,) = open_corpus(str(tmp_path / "v8"), embedder).search(
+        Query(SENTENCES[3], 1, {}), embedder.encode(SENTENCES[3])
+    )
+    assert (hit.index, hit.score) == (3, pytest.approx(1, abs=1e-5))
     refused = CliRunner().invoke(app, ["search", str(tmp_path / "v8"), "a query", "--truncate-dim", "16"])
     assert isinstance(refused.exception, DiffaugError)
 

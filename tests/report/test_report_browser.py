@@ -1,25 +1,18 @@
-"""The page in headless Chromium: it draws, answers to pointer, finger and keyboard, and fits a phone.
-
-Skipped where there is no playwright or no browser, unless DIFFAUG_BROWSER is set (`make test-browser`), where that is a
-failure. DIFFAUG_BROWSER may name the browser's program.
-"""
+"""The page in headless Chromium: it draws, answers to pointer, finger and keyboard, and fits a phone."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_fixtures import DESKTOP, PHONE
 from report.made_runs import NASTY, write_grid, write_run
 
 from diffaug.report import build
 
-WANTED = os.environ.get("DIFFAUG_BROWSER", "")
-PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 # The colour that a variable of the style sheet stands for now.
 RESOLVED = """(name) => {
   const probe = document.body.appendChild(document.createElement("i"));
@@ -28,30 +21,6 @@ RESOLVED = """(name) => {
   probe.remove();
   return colour;
 }"""
-DESKTOP = {"viewport": {"width": 1280, "height": 900}}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        if WANTED:
-            raise
-        pytest.skip("playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    program = shutil.which(WANTED) or next(filter(None, map(shutil.which, names)), None)
-    # A browser's sandbox does not work for root, as which containers run.
-    arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=program, args=arguments)
-        except Error as error:
-            if WANTED:
-                raise
-            pytest.skip(f"no Chromium: {error.message.splitlines()[0]}")
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import warnings
 
 import typer
 
-from diffaug.cli import convert, data, embed, evaluate, export, index, push, report, reproduce, train
+from diffaug.cli import convert, data, embed, evaluate, export, index, label, push, report, reproduce, serve, train
 from diffaug.errors import DiffaugError
 from diffaug.version import __version__
 
@@ -29,6 +29,8 @@ convert.register(app)
 export.register(app)
 reproduce.register(app)
 report.register(app)
+serve.register(app)
+label.register(app)
 
 
 def _version(show: bool) -> None:

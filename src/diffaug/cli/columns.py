@@ -1,4 +1,4 @@
-"""The option --column."""
+"""The options --column and --label."""
 
 from __future__ import annotations
 
@@ -17,6 +17,23 @@ Columns = Annotated[
         help="The column of a role, e.g. sentence=body or score=rating; in a file without header a number, from 1.",
     ),
 ]
+
+
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="LABEL=MEANING", help="What a label means, e.g. same=entailment; repeatable."),
+]
+
+
+def parse_labels(options: list[str] | None) -> dict[str, str] | None:
+    """Parse the option --label to a mapping from labels to meanings."""
+    labels: dict[str, str] = {}
+    for option in options or ():
+        label, equals, meaning = option.rpartition("=")
+        if not (equals and label and meaning):
+            raise DiffaugError(f"--label must have the form LABEL=MEANING, got {option!r}")
+        labels[label] = meaning
+    return labels or None
 
 
 def parse_columns(options: list[str] | None) -> dict[str, str | int] | None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from diffaug.cli.columns import Columns, parse_columns
+from diffaug.cli.columns import Columns, Labels, parse_columns, parse_labels
 from diffaug.errors import DiffaugError
 from diffaug.models.views.synonym import GET_WORDNET
 
@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     data_app.command("ls")(list_datasets)
     data_app.command()(get)
     data_app.command()(status)
+    data_app.command()(cache)
     app.add_typer(data_app, name="data")
 
 
@@ -49,6 +50,7 @@ def check(
         str, typer.Argument(help="A .txt, .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, hub:... or sample:...")
     ],
     column: Columns = None,
+    label: Labels = None,
     kind: Annotated[
         str | None, typer.Option(help=f"The expected kind: {', '.join(_KINDS)}; default: recognised.")
     ] = None,
@@ -63,7 +65,8 @@ def check(
 
     if kind is not None and kind not in _KINDS:
         raise DiffaugError(f"--kind must be one of {', '.join(_KINDS)}, got {kind!r}")
-    report = check_data(file, parse_columns(column), None if kind is None else Kind[_KINDS[kind]], against or ())
+    expected = None if kind is None else Kind[_KINDS[kind]]
+    report = check_data(file, parse_columns(column), expected, against or (), parse_labels(label))
     typer.echo(str(report))
     if not report.usable:
         raise typer.Exit(1)
@@ -188,6 +191,25 @@ def status(to: Folder = None) -> None:
     if damaged:
         typer.echo("download damaged data again: diffaug data get NAME --again")
         raise typer.Exit(1)
+
+
+def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = False) -> None:
+    """Show the large text that training has read and tokenised on this machine ($DIFFAUG_CACHE)."""
+    from diffaug.data import disk_cache
+
+    if clear:
+        disk_cache.clear()
+    entries = disk_cache.entries()
+    typer.echo(f"{disk_cache.corpus_cache()}: {_megabytes(sum(entry.size for entry in entries))}")
+    for entry in entries:
+        parts = [entry.folder.parent.name, f"{_megabytes(entry.size):>10}"]
+        if "sentences" in entry.details:
+            parts.append(f"{entry.details['sentences']:,} sentences")
+        typer.echo("  ".join([*parts, *entry.details.get("sources", [])]))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 
 if TYPE_CHECKING:
-    from diffaug.data.documents import Documents
     from diffaug.embedder import Embedder
     from diffaug.inference.search import Hit
 
@@ -184,6 +183,7 @@ def search(
 
     Vectors that were computed before are used with the model that computed them, unless --model is given.
     """
+    from diffaug.data.documents import read_documents
     from diffaug.inference.index import Index
     from diffaug.inference.search import VectorStore, search_blocks, search_unique
     from diffaug.inference.stored import StoredVectors
@@ -196,7 +196,7 @@ def search(
     store: VectorStore | None = StoredVectors.open(words[0]) if index is None else Index.open(index)
     if store is not None and (column or keep):
         raise DiffaugError("--column and --keep do not apply to vectors that were computed before; leave them out")
-    documents = None if store is not None else _read(words[0], column, keep, on_bad)
+    documents = None if store is not None else read_documents(words[0], parse_columns(column), keep, on_bad)
     if store is not None and truncate_dim not in (None, store.vectors.width):
         raise DiffaugError(
             f"{store.name} holds vectors of width {store.vectors.width}; leave out --truncate-dim, or encode again"
@@ -257,7 +257,9 @@ def predict(
         raise DiffaugError(f"--kind must be logistic or prototypes, got {kind!r}")
     if save is not None and labels is None:
         raise DiffaugError("--save needs --labels")
-    lines = _read(sentences, column, None, "error").sentences
+    from diffaug.data.documents import read_documents
+
+    lines = read_documents(sentences, parse_columns(column)).sentences
     embedder = load_embedder(model, device, trust_remote_code)
     if labels is not None:
         from diffaug.data.read import read_classes
@@ -286,15 +288,3 @@ def load_embedder(
     return Embedder.from_pretrained(
         model, device=device, truncate_dim=truncate_dim, trust_remote_code=trust_remote_code
     )
-
-
-def _read(source: str, column: list[str] | None, keep: list[str] | None, on_bad: Literal["error", "skip"]) -> Documents:
-    """The documents of files, without empty lines."""
-    from diffaug.data.documents import DocumentReader, Documents
-
-    reader = DocumentReader(source, parse_columns(column), keep, on_bad)
-    rows = [row for row in reader if row[0].strip()]
-    if not rows:
-        raise DiffaugError(f"{source} contains no sentences")
-    sentences, *others = (list(values) for values in zip(*rows, strict=True))
-    return Documents(sentences, dict(zip(reader.columns, others, strict=True)))

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from diffaug.data.collate import Collator
 from diffaug.data.columns import Columns
+from diffaug.data.disk_cache import DiskCache
 from diffaug.data.problems import OnBad
 from diffaug.data.table import HUB_PREFIX, InMemoryRows, source_path
 from diffaug.data.tokens import TokenCache, TokenStore
@@ -23,10 +24,14 @@ class DataCache:
 
     Args:
         folder: for tokenised sentences that other processes use as well.
+
+    Attributes:
+        disk: the cache of text that is too large for memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._token_cache = None if folder is None else TokenCache(folder)
+        self.disk = DiskCache()
         self._values: dict[Hashable, object] = {}
 
     def once(self, key: Hashable | None, make: Callable[[], Value]) -> Value:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from diffaug.data.columns import Columns, Kind, Layout, find_layout, recognise
+from diffaug.data.advice import (
+    column_options,
+    column_settings,
+    command,
+    encoding_advice,
+    label_options,
+    language_advice,
+    propose_columns,
+)
+from diffaug.data.columns import Columns, Kind, Layout, find_layout, last_column, recognise
 from diffaug.data.labels import Label
 from diffaug.data.leakage import find_leakage, sentence_columns
 from diffaug.data.problems import ProblemCount, quoted
-from diffaug.data.read import open_source, read_table
+from diffaug.data.read import LabelNames, open_source, read_table
 from diffaug.data.records import (
     Classes,
     LabelledPairs,
@@ -52,7 +64,11 @@ class DataReport:
 
 
 def check(
-    source: Source, columns: Columns | None = None, kind: Kind | None = None, against: Sequence[Source] = ()
+    source: Source,
+    columns: Columns | None = None,
+    kind: Kind | None = None,
+    against: Sequence[Source] = (),
+    labels: LabelNames | None = None,
 ) -> DataReport:
     """Read all of ``source`` and describe it.
 
@@ -61,8 +77,10 @@ def check(
         columns: which column is what, if the names are not the usual ones.
         kind: of the data; left out, it is recognised.
         against: evaluation data, whose sentences and pairs should not occur in ``source``.
+        labels: what unusual labels mean; see `diffaug.data.read.read_labelled_pairs`.
     """
     problems, report = ProblemCount(), DataReport()
+    layout = None
     try:
         table, reporter = open_source(source, problems)
         report.add("file", f"{table.name}: {table.format}")
@@ -72,13 +90,15 @@ def check(
         layout, doubt = recognise(table, columns) if kind is None else (find_layout(table, kind, columns), None)
         if layout.header:
             report.parts[columns_part] = ("columns", [_columns(table, layout)])
+        doubt = doubt if labels is None else None
         name = f"{layout.kind.value} ({layout.why})"
         report.add("kind", *([name] if doubt is None else [f"looks like {name}", f"but {doubt}"]))
         has_splits = split_index(layout.column_names(table)) is not None
-        data = read_table(table, layout, reporter)
+        data = read_table(table, layout, reporter, labels)
     except DiffaugError as error:
         _add_problems(report, problems)
-        report.add("verdict", f"unusable: {error}")
+        advice = encoding_advice(source) if "not UTF-8" in f"{error} {problems}" else _advice(source, columns, layout)
+        report.add("verdict", f"unusable: {error}", *advice)
         report.usable = False
         return report
     skipped = f", {len(reporter.skipped):,} skipped ({reporter.skipped})" if reporter.skipped else ""
@@ -92,16 +112,42 @@ def check(
     _add_problems(report, problems)
     if len(problems) > len(data):
         use = ["unusable: most rows have problems, so the file probably has another format"]
+        use += encoding_advice(source) if "not UTF-8" in problems.kinds else []
         report.usable = False
     elif report.usable:
         if problems:
             use.append("rows with problems raise an error unless they are skipped: --set data.on_bad=skip")
         if has_splits and layout.kind is Kind.SCORED_PAIRS:
             use.append("data.dev reads the rows of the split dev, data.test those of the split test")
-        if columns:
-            use.append("set the columns there too: --set data.columns.KEY.ROLE=NAME, where KEY is nli, dev and so on")
+            use += encoding_advice(source) if "not UTF-8" in problems.kinds else []
+        if columns and layout.kind is Kind.SCORED_PAIRS:
+            use.append("in a recipe with " + " ".join(f"--set {one}" for one in column_settings("dev", columns)))
+        use += language_advice(sentence_columns(data))
     report.add("use" if report.usable else "verdict", *use)
+    if report.usable and isinstance(source, (str, os.PathLike)):
+        all_pairs = isinstance(data, LabelledPairs) and (Label.NOT_ENTAILMENT in data.labels or not _triplets(data))
+        typed = command(layout.kind, str(source), columns, labels, all_pairs=all_pairs, skip=bool(problems))
+        report.add("type", typed)
     return report
+
+
+def _advice(source: Source, columns: Columns | None, layout: Layout | None) -> list[str]:
+    """A mapping of columns or labels to confirm, if the content suggests one."""
+    if not isinstance(source, (str, os.PathLike)):
+        return []
+    with suppress(DiffaugError):
+        table, _ = open_source(source, ProblemCount())
+        if layout is not None and layout.kind is Kind.LABELLED_PAIRS:
+            values = list(dict.fromkeys(str(value).strip() for value in last_column(table, layout)))
+            if 2 <= len(values) <= 3:
+                given = f" {column_options(columns)}" if columns else ""
+                typed = f"diffaug data check {shlex.quote(str(source))}{given} {label_options(values)}"
+                return [f"say what the labels mean, for example: {typed}"]
+        elif not columns and (proposal := propose_columns(table)) is not None:
+            kind, mapping = proposal
+            typed = f"diffaug data check {shlex.quote(str(source))} {column_options(mapping)}"
+            return [f"by their content, the columns may be {kind.value}; if so, type: {typed}"]
+    return []
 
 
 def _add_shared(report: DataReport, data: Any, other: Source) -> None:
@@ -172,6 +218,13 @@ def _describe_classes(data: Classes, report: DataReport, source: str) -> list[st
     return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug and adapt-simcse"]
 
 
+def _triplets(pairs: LabelledPairs) -> int:
+    """How many triplets can be built."""
+    with suppress(DiffaugError):
+        return len(triplets_from_pairs(pairs))
+    return 0
+
+
 def _describe_labelled(pairs: LabelledPairs, report: DataReport, source: str) -> list[str]:
     counts = Counter(pairs.labels)
     shares = {label: f"{100 * counts[label] / len(pairs):.1f} %" for label in Label if counts[label]}
@@ -184,12 +237,14 @@ def _describe_labelled(pairs: LabelledPairs, report: DataReport, source: str) ->
     if Label.NOT_ENTAILMENT in counts:
         report.add("training", summary(pairs))
         return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug and adapt-simcse, which use all pairs"]
-    try:
-        built = len(triplets_from_pairs(pairs))
-    except DiffaugError:
+    if not (built := _triplets(pairs)):
         report.add("triplets", "none can be built: no premise has both an entailment and a contradiction")
-        return [f"--set data.nli={source}   stage 1; stage 2 of the supervised setting needs triplets"]
-    report.add("triplets", f"{built:,} can be built from premises with an entailment and a contradiction")
+        return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug and adapt-simcse, which use pairs"]
+    report.add(
+        "triplets",
+        f"{built:,} can be built from premises with an entailment and a contradiction",
+        f"stage 1 learns from {len(pairs) - counts[Label.NEUTRAL]:,} of the {len(pairs):,} pairs: all but neutral ones",
+    )
     return [f"--set data.nli={source}   stage 1, and as triplets stage 2 of the supervised setting"]
 
 

@@ -72,7 +72,7 @@ _KNOWN_NAMES = {name for roles in ROLES.values() for names in roles.values() for
 _ELSEWHERE = "(in a recipe: data.columns; on the command line: --column ROLE=NAME)"
 _SEPARATORS = {
     "\t": ("tabs", "rename it to .tsv"),
-    ";": ("semicolons", "save it with commas"),
+    ";": ("semicolons", "rename it to .csv"),
     ",": ("commas", "rename it to .csv"),
 }
 
@@ -275,6 +275,10 @@ def _by_content(table: Table, kind: Kind) -> Layout:
         if len(matching) != 1:
             raise _ambiguous(table, kind, head)
         target = matching[0]
+        first = rows[0]
+        recurs = first[target] in {row[target] for row in rows[1:]}
+        if table.may_have_header and _like_names(first) and not recurs:  # probably a header, not a class of one row
+            raise _ambiguous(table, kind, head)
         return _unnamed(kind, [1 - target, target], width, f"no header, text and a class in column {target + 1}")
     if kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS):
         test, what = (_is_label, "label") if kind is Kind.LABELLED_PAIRS else (_is_number, "number")
@@ -301,6 +305,13 @@ def _refuse_possible_header(table: Table, kind: Kind, head: list[Row], rows: lis
     has_known_name = any(_normalise(str(cell)) in _KNOWN_NAMES for cell in first)
     if has_known_name or (len(first) == 1 and _other_separator(table, [str(cells[0]) for cells in rows])):
         raise _ambiguous(table, kind, head)
+    for index, cells in enumerate(zip(*rows[1:], strict=True)):
+        if len(cells) > 2 and len(set(cells)) <= 2:
+            raise LayoutError(
+                f"{table.name}: column {index + 1} holds {len(set(cells))} different values, such as "
+                f"{str(cells[0])[:40]!r}, not sentences",
+                [list(ROLES[kind])[index]],
+            )
     if _like_names(first) and not _mostly(_like_names, rows[1:]):
         roles, names = list(ROLES[kind]), [str(cell).strip() for cell in first]
         raise LayoutError(
@@ -423,7 +434,7 @@ def labelled_or_scored(table: Table, labelled: Layout, scored: Layout) -> tuple[
     if labelled.indices[-1] != scored.indices[-1]:
         return scored, "there is also a column of labels, so it can be read as labelled pairs too"
     # One column may be either: some files call a score `label`.
-    values = [value for value in _last_column(table, labelled) if not has_no_gold_label(value)]
+    values = [value for value in last_column(table, labelled) if not has_no_gold_label(value)]
     labels = sum(map(_is_label, values))
     numbers = sum(map(_is_number, values))
     if labels < len(values) and numbers > labels:
@@ -437,14 +448,14 @@ def labelled_or_scored(table: Table, labelled: Layout, scored: Layout) -> tuple[
 
 def _unknown_values(table: Table, layout: Layout) -> str | None:
     test, what = (_is_label, "labels") if layout.kind is Kind.LABELLED_PAIRS else (_is_number, "scores")
-    values = _last_column(table, layout)
+    values = last_column(table, layout)
     bad = Counter(str(value) for value in values if not test(value))
     if 2 * bad.total() <= len(values):
         return None
     return f"most of the first {what} are unknown: {', '.join(repr(value[:20]) for value, _ in bad.most_common(3))}"
 
 
-def _last_column(table: Table, layout: Layout) -> list[object]:
+def last_column(table: Table, layout: Layout) -> list[object]:
     """The labels or scores of the first rows."""
     rows, index = table.head()[1 if layout.header else 0 :], layout.indices[-1]
     return [cells[index] for _, cells in rows if len(cells) > index]

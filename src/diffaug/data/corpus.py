@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -29,10 +29,12 @@ from diffaug.data.records import (
     triplets_from_pairs,
 )
 from diffaug.data.sampling import Examples, Mixture, draw, draw_indices
+from diffaug.data.stored import StoredText, distinct_sentences, is_large, store_text, store_tokens, stored_leakage
 from diffaug.data.table import HUB_PREFIX, IN_MEMORY, InMemoryRows, pin_revision
 from diffaug.data.tokens import TokenColumn
 from diffaug.errors import DiffaugError
 from diffaug.provenance import record_reads
+from diffaug.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -167,9 +169,10 @@ class Corpus:
             return self._distinct(self._nli_sentences(), positive)
         return self._examples("sentences", "nli", lambda: self._distinct(self._nli_sentences()))
 
-    def texts(self, *, labelled: bool) -> list[str]:
+    def texts(self, *, labelled: bool) -> Iterator[str]:
         """The sentences of `nli_sentences`, if ``labelled``, or of `sentences`, in the same order."""
-        return list(dict.fromkeys(self._nli_sentences() if labelled else self._unlabelled))
+        text = self._nli_sentences() if labelled else self._unlabelled
+        return distinct_sentences(text) if isinstance(text, StoredText) else iter(dict.fromkeys(text))
 
     def positives(self, count: int) -> list[tuple[str, str]]:
         """Some pairs of sentences with nearly the same meaning, the same ones in every run.
@@ -182,7 +185,10 @@ class Corpus:
         elif (dev := self.dev()) is not None:
             pairs = _positives(dev)
         elif self._settings.unlabelled is not None:
-            pairs = [(s, " ".join(s.split()[:-1])) for s in self._unlabelled if len(s.split()) > 3]
+            text = self._unlabelled
+            long = np.flatnonzero(np.fromiter((len(s.split(None, 3)) > 3 for s in text), bool, len(text)))
+            drawn = draw_indices(len(long), seed=0, count=min(count, len(long))) if len(long) else []
+            pairs = [(text[i], " ".join(text[i].split()[:-1])) for i in long[drawn].tolist()]
         else:
             pairs = []
         return draw(pairs, seed=0, count=min(count, len(pairs))) if pairs else []
@@ -208,19 +214,28 @@ class Corpus:
             return {}
 
         def compare() -> dict[str, Leakage]:
-            training = [part.texts() for part in self.labelled] if "nli" in self._trained_on else []
-            training += [[self._unlabelled]] if "unlabelled" in self._trained_on else []
+            training: list[Sequence[Sequence[str]]] = [[self._unlabelled]] if "unlabelled" in self._trained_on else []
+            training += [part.texts() for part in self.labelled] if "nli" in self._trained_on else []
             return find_leakage({name: pairs.texts() for name, pairs in scored.items()}, training)
 
-        keys = [self._key(name) for name in (*scored, *sorted(self._trained_on))]
+        names = (*scored, *sorted(self._trained_on))
+        keys = [self._key(name) for name in names]
         key = None if None in keys else ("leakage", tuple(scored), tuple(keys), self._drawn())
+        if "unlabelled" in self._trained_on and isinstance(self._unlabelled, StoredText):
+            # With many sentences this takes longer than everything else before the first step.
+            content = [(name, list(self.files[name].values()), self._settings.columns.get(name)) for name in names]
+            stored_key = (__version__, self._unlabelled.key, content, self._drawn(), self._settings.on_bad)
+            return self._cache.once(key, lambda: stored_leakage(self._cache.disk, stored_key, compare))
         return self._cache.once(key, compare)
 
     @cached_property
-    def _unlabelled(self) -> list[str]:
-        return self._read(
-            "unlabelled", lambda sources, *how: [s for source in sources for s in read_sentences(source, *how)]
-        )
+    def _unlabelled(self) -> Sequence[str]:
+        def read(sources: Sources, columns: Columns | None, on_bad: OnBad) -> Sequence[str]:
+            if is_large(sources):
+                return store_text(self._cache.disk, list(map(str, sources)), columns, on_bad)
+            return [sentence for source in sources for sentence in read_sentences(source, columns, on_bad)]
+
+        return self._read("unlabelled", read)
 
     def _nli_sentences(self) -> list[str]:
         return [sentence for part in self.labelled for column in part.texts() for sentence in column]
@@ -350,7 +365,12 @@ class Corpus:
         self._log_duplicates("triplets" if isinstance(nli, Triplets) else "pairs", len(nli) - len(rows))
         return Examples(tuple(self._tokenised(list(column)) for column in zip(*rows, strict=True)))
 
-    def _distinct(self, sentences: list[str], positive: Callable[[str], str] | None = None) -> Examples:
+    def _distinct(self, sentences: Sequence[str], positive: Callable[[str], str] | None = None) -> Examples:
+        if isinstance(sentences, StoredText):
+            self._log_duplicates("sentences", len(sentences) - len(sentences.distinct))
+            others = [] if positive is None else [map(positive, distinct_sentences(sentences))]
+            disk, collator = self._cache.disk, self._collator
+            return Examples(tuple(store_tokens(disk, collator, sentences, made) for made in (None, *others)))
         distinct = list(dict.fromkeys(sentences))
         self._log_duplicates("sentences", len(sentences) - len(distinct))
         columns = [self._tokenised(distinct)]

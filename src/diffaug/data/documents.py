@@ -176,6 +176,22 @@ class DocumentReader:
         )
 
 
+def read_documents(
+    source: str | Path, columns: Columns | None = None, keep: Sequence[str] | None = None, on_bad: OnBad = "error"
+) -> Documents:
+    """All rows of files, without those whose sentence is empty; see `DocumentReader`.
+
+    Raises:
+        DiffaugError: they cannot be read, or there are none.
+    """
+    reader = DocumentReader(source, columns, keep, on_bad)
+    rows = [row for row in reader if row[0].strip()]
+    if not rows:
+        raise DiffaugError(f"{source} contains no sentences")
+    sentences, *others = (list(values) for values in zip(*rows, strict=True))
+    return Documents(sentences, dict(zip(reader.columns, others, strict=True)))
+
+
 def _value(cell: object) -> object:
     return None if cell is MISSING else cell
 

@@ -29,6 +29,8 @@ Cells = TypeVar("Cells", str, list[str])
 
 COMPRESSIONS = {".gz": "gzip", ".xz": "xz"}
 _MAGIC = {b"\x1f\x8b": ".gz", b"\xfd7zXZ": ".xz"}
+# A zip archive, which .xlsx and .ods are, and the format of old .xls files.
+_EXCEL = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _BOM = b"\xef\xbb\xbf"
 
@@ -100,6 +102,10 @@ def _check_first_line(raw: bytes, path: Path, compression: str) -> None:
     """Detect files of which every line would be an error."""
     if raw.startswith(_UTF16):
         raise DiffaugError(f"{path} is UTF-16, not UTF-8; convert it first (iconv -f utf-16 -t utf-8)")
+    if raw.startswith(_EXCEL):
+        raise DiffaugError(
+            f"{path} is an Excel workbook or another archive, whatever its name says; save it as 'CSV UTF-8' in Excel"
+        )
     for magic, suffix in _MAGIC.items():
         if not compression and raw.startswith(magic):
             raise DiffaugError(f"{path} is compressed with {COMPRESSIONS[suffix]}; rename it to {path.name}{suffix}")
@@ -157,13 +163,15 @@ class _CsvFeed:
         self._pending.extend(reversed(self.record[1:]))
 
 
-def csv_records(lines: Iterable[Line], name: str, report: Report) -> Iterator[tuple[int, list[str]]]:
+def csv_records(
+    lines: Iterable[Line], name: str, report: Report, separator: str = ","
+) -> Iterator[tuple[int, list[str]]]:
     """Records as in RFC 4180, each with the number of its first line.
 
     After broken quoting, parsing continues on the next line: one stray quote costs one line, not the rest of the file.
     """
     feed = _CsvFeed(lines)
-    reader = csv.reader(feed, strict=True)
+    reader = csv.reader(feed, strict=True, delimiter=separator)
     while True:
         feed.record.clear()
         try:
@@ -174,7 +182,7 @@ def csv_records(lines: Iterable[Line], name: str, report: Report) -> Iterator[tu
             detail = _csv_detail(error, feed.record[-1][0])
             report(Problem(name, "line", feed.record[0][0], "broken quoting", detail))
             feed.put_back()
-            reader = csv.reader(feed, strict=True)
+            reader = csv.reader(feed, strict=True, delimiter=separator)
         else:
             yield feed.record[0][0], cells
 

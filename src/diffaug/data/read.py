@@ -48,8 +48,13 @@ _NOT_MIXED = "all rows must be triplets, or all must be pairs"
 
 def read_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> list[str]:
     """Unlabelled sentences: the lines of a text file, or the column ``sentence`` or ``text``."""
-    sentences: list[str] = _read(source, Kind.SENTENCES, columns, on_bad)
-    return sentences
+    return list(iterate_sentences(source, columns, on_bad))
+
+
+def iterate_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Iterator[str]:
+    """As `read_sentences`, one sentence at a time."""
+    table, reporter = open_source(source, on_bad)
+    yield from _sentences(table, find_layout(table, Kind.SENTENCES, columns), reporter)
 
 
 def read_triplets(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Triplets:
@@ -186,6 +191,8 @@ def read_table(
     if layout.refusal is not None:
         raise DiffaugError(layout.refusal)
     kind = layout.kind
+    if kind is Kind.SENTENCES:
+        return list(_sentences(table, layout, reporter))
     names = layout.column_names(table)
     label_column = names[layout.indices[-1]] if names else ""
     parse: Callable[[object], Any] | None = None
@@ -196,10 +203,6 @@ def read_table(
     elif kind is Kind.CLASSES:
         parse = _parse_class
     rows = usable_rows(table, layout, reporter, split)
-    if kind is Kind.SENTENCES:
-        sentences = [texts[0] for _, texts, _ in rows]
-        reporter.finish(table.name, len(sentences))
-        return sentences
     columns: list[list[Any]] = [[] for _ in layout.indices]
     for number, values, cells in rows:
         if parse is not None:
@@ -231,6 +234,14 @@ def read_table(
                 "data into two files"
             )
     return PositivePairs(*columns)
+
+
+def _sentences(table: Table, layout: Layout, reporter: Reporter) -> Iterator[str]:
+    used = 0
+    for _, texts, _ in usable_rows(table, layout, reporter):
+        used += 1
+        yield texts[0]
+    reporter.finish(table.name, used)
 
 
 def _guess(meanings: Mapping[int, Label]) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, overload
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from diffaug.data.records import Classes, LabelledPairs, PositivePairs, ScoredPairs, Triplets
 from diffaug.data.tokens import TokenColumn
@@ -52,8 +54,9 @@ def draw_indices(total: int, seed: int, *, fraction: float | None = None, count:
         raise DiffaugError(f"cannot draw {count:,} rows out of {total:,}")
     # Python guarantees the sequence of random() for a seed, but not that of shuffle() and sample().
     generator = random.Random(seed)
-    keys = [generator.random() for _ in range(total)]
-    return sorted(sorted(range(total), key=keys.__getitem__)[:count])
+    keys = np.fromiter((generator.random() for _ in range(total)), np.float64, total)
+    drawn: list[int] = np.sort(np.argsort(keys, kind="stable")[:count]).tolist()
+    return drawn
 
 
 @overload
@@ -149,7 +152,7 @@ class BatchSampler:
         self.examples = examples
         self.batch_size = size
         self._seed, self._rank, self._world = seed, rank, world
-        self._order: tuple[int, list[int]] = (-1, [])
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     @property
     def batches_per_epoch(self) -> int:
@@ -170,8 +173,9 @@ class BatchSampler:
         epoch, position = divmod(index, self.batches_per_epoch)
         if self._order[0] != epoch:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-            self._order = (epoch, torch.randperm(len(self.examples), generator=generator).tolist())
-        return self._order[1][position * self.batch_size : (position + 1) * self.batch_size]
+            self._order = (epoch, torch.randperm(len(self.examples), generator=generator))
+        rows: list[int] = self._order[1][position * self.batch_size : (position + 1) * self.batch_size].tolist()
+        return rows
 
 
 class ClassBatchSampler(BatchSampler):

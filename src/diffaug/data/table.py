@@ -10,10 +10,12 @@ quotation mark in them is text.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -46,6 +48,7 @@ _FORMATS = {
     ".jsonl": "a JSON Lines file",
     ".parquet": "a Parquet file",
 }
+_WORKBOOKS = {".xlsx", ".xls", ".xlsm", ".ods"}
 # Rows that are inspected to find out what the columns are.
 _HEAD = 100
 
@@ -182,14 +185,19 @@ def hub_parts(source: str) -> tuple[str, str | None, str | None, str]:
     return name, revision or None, config or None, split
 
 
+def is_pinned(source: str) -> bool:
+    """Whether a ``hub:`` source names a commit."""
+    return re.fullmatch("[0-9a-f]{40}", hub_parts(source)[1] or "") is not None
+
+
 def pin_revision(source: str) -> str:
     """A ``hub:`` source with the commit that its revision is now, so that it can be read again.
 
     Without a connection, the source is returned as it is.
     """
-    name, revision, _, _ = hub_parts(source)
-    if revision is not None and re.fullmatch("[0-9a-f]{40}", revision):
+    if is_pinned(source):
         return source
+    name, revision, _, _ = hub_parts(source)
     try:
         from huggingface_hub import HfApi, constants
 
@@ -272,6 +280,8 @@ def _format(path: Path) -> tuple[str, str]:
         raise DiffaugError(f"{path} is a directory; name a file{listing}")
     if not exists:
         raise DiffaugError(f"there is no file {path}")
+    if path.suffix.lower() in _WORKBOOKS:
+        raise DiffaugError(f"{path} is a spreadsheet; save it as 'CSV UTF-8', and use the .csv file")
     compression = COMPRESSIONS.get(path.suffix.lower())
     suffix = Path(path.stem if compression else path).suffix.lower()
     if suffix not in _FORMATS or (suffix == ".parquet" and compression):
@@ -303,8 +313,11 @@ def _text_table(suffix: str, lines: Iterator[Line], name: str, compressed: str, 
             return Table(name, words, STSB_COLUMNS, rows, "line", separator="\t")
     lines = chain(head, lines)
     if suffix == ".csv":
-        records = skip_blank(csv_records(lines, name, report), name, report)
-        return Table(name, words, None, records, "line", may_have_header=True, separator=",")
+        head = list(islice(lines, _HEAD))
+        separator = ";" if _has_semicolons([text for _, text in head if text]) else ","
+        words = words.replace("CSV file", "CSV file separated by semicolons") if separator == ";" else words
+        records = skip_blank(csv_records(chain(head, lines), name, report, separator), name, report)
+        return Table(name, words, None, records, "line", may_have_header=True, separator=separator)
     filled = skip_blank(lines, name, report, harmless=suffix == ".txt")
     if suffix == ".tsv":
         # No quoting: in TSV files of sentences a quotation mark is text.
@@ -312,6 +325,16 @@ def _text_table(suffix: str, lines: Iterator[Line], name: str, compressed: str, 
         return Table(name, words, None, cells, "line", may_have_header=True, separator="\t")
     sentences: Iterator[Row] = ((number, (text,)) for number, text in filled)
     return Table(name, words, ("sentence",), sentences, "line", plain_text=True)
+
+
+def _has_semicolons(lines: list[str]) -> bool:
+    """Whether a CSV file is separated by semicolons, as Excel writes it in many countries: its first line says so.
+
+    In a file of one line, or without a constant number of semicolons, they may be punctuation.
+    """
+    widths = Counter(len(next(csv.reader([line], delimiter=";"), ())) for line in lines)
+    width, times = widths.most_common(1)[0] if widths else (0, 0)
+    return len(lines) > 1 and width > 1 and "," not in lines[0] and times > 0.9 * len(lines)
 
 
 def _is_stsb(cells: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ class TokenCache:
 
     def tokenise(self, collator: Collator, sentences: Sequence[str]) -> Tokens:
         """As the function `tokenise`; large inputs are read from the cache, or written to it."""
-        if len(sentences) < _WORTH_CACHING or (settings := _fingerprint(collator)) is None:
+        if len(sentences) < _WORTH_CACHING or (settings := fingerprint(collator)) is None:
             return tokenise(collator, sentences)
         digest = hashlib.sha256(settings)
         for sentence in sentences:
@@ -69,7 +70,7 @@ class TokenCache:
             return found["pieces"], found["lengths"]
 
 
-def _fingerprint(collator: Collator) -> bytes | None:
+def fingerprint(collator: Collator) -> bytes | None:
     """Everything that decides how a collator tokenises; None if its tokenizer cannot be serialised."""
     tokenizer, *others = collator.cache_key
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -79,6 +80,17 @@ def _fingerprint(collator: Collator) -> bytes | None:
     # Left over from the last call; the collator sets both in each call.
     description["truncation"] = description["padding"] = None
     return json.dumps([description, repr(others)], sort_keys=True).encode()
+
+
+class TokenColumn(Protocol):
+    """The token ids of a list of sentences, in memory or on disk."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> list[int]: ...
+
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of tokens of each sentence."""
 
 
 class TokenStore:
@@ -99,10 +111,10 @@ class TokenStore:
         self._ids = np.empty(0, np.int32)
         self._offsets = np.zeros(1, np.int64)
 
-    def column(self, sentences: Sequence[str]) -> TokenColumn:
+    def column(self, sentences: Sequence[str]) -> StoreColumn:
         """The token ids of these sentences; new sentences are tokenised now."""
         self._add([sentence for sentence in dict.fromkeys(sentences) if sentence not in self._index])
-        return TokenColumn(self, np.fromiter(map(self._index.__getitem__, sentences), np.int64, len(sentences)))
+        return StoreColumn(self, np.fromiter(map(self._index.__getitem__, sentences), np.int64, len(sentences)))
 
     def ids(self, index: int) -> list[int]:
         """The token ids of one sentence."""
@@ -122,8 +134,8 @@ class TokenStore:
         self._index.update(zip(sentences, range(len(self._index), len(self._index) + len(sentences)), strict=True))
 
 
-class TokenColumn:
-    """The token ids of a list of sentences. Made by `TokenStore.column`."""
+class StoreColumn:
+    """Some of the sentences in a `TokenStore`; a `TokenColumn`."""
 
     def __init__(self, store: TokenStore, indices: NDArray[np.int64]) -> None:
         self._store = store

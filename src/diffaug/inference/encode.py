@@ -88,7 +88,7 @@ def length_batches(
         devices: devices that the batches are for.
         batch_size: sentences per batch; default: as many as fit the devices' token budget.
     """
-    budget = min(_TOKEN_BUDGET.get(device.type, _TOKEN_BUDGET["cpu"]) for device in devices)
+    budget = token_budget(devices)
     if len(devices) > 1:
         # At least two batches per device, so that all are used until the end.
         budget = min(budget, (sum(lengths) + around * len(lengths)) // (2 * len(devices)))
@@ -108,6 +108,11 @@ def length_batches(
         batch.append(i)
     if batch:
         yield batch
+
+
+def token_budget(devices: Sequence[torch.device]) -> int:
+    """Tokens per batch that suit all of these devices."""
+    return min(_TOKEN_BUDGET.get(device.type, _TOKEN_BUDGET["cpu"]) for device in devices)
 
 
 def unit(vectors: Vectors) -> Vectors:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -67,7 +69,7 @@ class Distil(TwoStage):
         # On the CPU until `prepare`; not a module, so that it is neither trained nor saved.
         self._teacher: Embedder | None = Embedder.from_pretrained(settings.teacher, device="cpu")
         self._teacher_vectors: Vectors | None = None
-        self._sentences: list[str] = []
+        self._sentences: Callable[[], Iterator[str]] = lambda: iter(())
         same = self._teacher.width == encoder.width
         self._loss = ("cosine" if same else "similarity") if settings.loss == "auto" else settings.loss
         if second.matryoshka and self._loss != "similarity":
@@ -81,32 +83,32 @@ class Distil(TwoStage):
     def stages(self, corpus: Corpus) -> list[Stage]:
         *first, second = super().stages(corpus)
         assert self.recipe.stage2 is not None
-        self._sentences = corpus.texts(labelled=self.recipe.stage2.objective == "nli_sentences")
+        self._sentences = partial(corpus.texts, labelled=self.recipe.stage2.objective == "nli_sentences")
         return [*first, replace(second, streams={"sentences": second.streams["contrastive"]})]
 
     def prepare(self, folder: Path, main: bool) -> None:
         teacher = self._teacher
         assert teacher is not None
         # The name says which vectors they are: those of another teacher or other sentences are not mistaken for them.
-        digest = hashlib.sha256(teacher.fingerprint().encode())
-        for sentence in self._sentences:
+        digest, count = hashlib.sha256(teacher.fingerprint().encode()), 0
+        for sentence in self._sentences():
             digest.update(sentence.encode("utf-8", "surrogatepass") + b"\0")
+            count += 1
         path = folder / f"teacher-{digest.hexdigest()[:32]}.npy"
         if main and not path.exists():
-            self._encode(teacher, path)
+            self._encode(teacher, count, path)
         while not path.exists():  # the main process may take longer than a barrier would wait
             time.sleep(1)
         self._teacher_vectors = np.load(path, mmap_mode="r")
-        self._teacher, self._sentences = None, []
+        self._teacher = None
 
-    def _encode(self, teacher: Embedder, path: Path) -> None:
+    def _encode(self, teacher: Embedder, count: int, path: Path) -> None:
         """Write the teacher's vectors, not normalised."""
-        count = len(self._sentences)
+        sentences, device = self._sentences(), next(self.encoder.parameters()).device
         with atomic_file(path) as temporary, progress_bar("teacher", count) as advance:
             stored = np.lib.format.open_memmap(temporary, "w+", np.float32, (count, teacher.width))
             for start in range(0, count, _BLOCK):
-                block = self._sentences[start : start + _BLOCK]
-                device = next(self.encoder.parameters()).device
+                block = list(islice(sentences, _BLOCK))
                 vectors = teacher.encode(block, normalize=False, show_progress=False, device=device)
                 if not np.isfinite(vectors).all():
                     raise DiffaugError(f"distil.teacher={self.recipe.distil.teacher} gives vectors that are not finite")

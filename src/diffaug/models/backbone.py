@@ -33,6 +33,14 @@ from diffaug.models.io.fetch import BACKBONE_FILES, find_folder
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# More than any model has.
+_LARGEST = {
+    "num_hidden_layers": 1_000,
+    "num_attention_heads": 10_000,
+    "hidden_size": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "vocab_size": 100_000_000,
+}
 _LAYER = re.compile(r"\.\d+\.")
 # Weights of the wrong shape are reported, and refused here by name.
 _STRICT: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
@@ -180,7 +188,11 @@ def complain(source: str, missing: Any = (), mismatched: Any = (), unexpected: A
 
 
 def _check_config(config: PreTrainedConfig, source: str) -> None:
-    """A rate or an epsilon that is NaN loads, and fails or gives NaN later."""
+    """Refuse what loads but fails later, as a rate that is NaN, and sizes that take all memory or time."""
+    for name, largest in _LARGEST.items():
+        size = getattr(config, name, None)
+        if isinstance(size, int) and not 1 <= size <= largest:
+            raise DiffaugError(f"{source}: {name} must be between 1 and {largest:,} in the model's configuration")
     for name, value in config.to_dict().items():
         if isinstance(value, float) and not math.isfinite(value):
             raise DiffaugError(f"{source}: {name} must be a finite number in the model's configuration, got {value}")

@@ -27,7 +27,7 @@ from diffaug.data.corpus import Corpus
 from diffaug.data.table import InMemoryRows, Source
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file
+from diffaug.files import atomic_file, write_text
 from diffaug.hub.card import CARD, model_card
 from diffaug.inference.runner import default_device
 from diffaug.methods import method_class
@@ -189,9 +189,8 @@ def _train(
         for name, shared in leakage.items():
             if shared:
                 tracker.say(f"leakage: of data.{name}, the training data contains {shared}")
-        with atomic_file(data_file) as temporary:
-            known = {"hub": corpus.revisions, "leakage": {name: shared.to_dict() for name, shared in leakage.items()}}
-            temporary.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        known = {"hub": corpus.revisions, "leakage": {name: shared.to_dict() for name, shared in leakage.items()}}
+        write_text(data_file, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     accelerator.wait_for_everyone()
     method.prepare(folder / "checkpoints", accelerator.is_main_process)
     cached = None

@@ -137,3 +137,11 @@ def test_a_configuration_with_nan(name: str, plain: Path, saved: Path) -> None:
     for folder in (plain, saved):
         with pytest.raises(DiffaugError, match=f"{name} must be a finite number"):
             Embedder.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size"])
+@pytest.mark.parametrize("size", [-1, 0, 10**18])
+def test_a_configuration_with_impossible_sizes(name: str, size: int, plain: Path) -> None:
+    edit(plain / "config.json", **{name: size})
+    with pytest.raises(DiffaugError, match=f"{name} must be between 1 and|cannot be loaded"):
+        Embedder.from_pretrained(plain)

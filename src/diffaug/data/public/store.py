@@ -25,7 +25,7 @@ from diffaug.data.problems import raise_problem
 from diffaug.data.public.catalogue import DATASETS, PublicDataset, RemoteFile
 from diffaug.data.public.download import Downloaded, DownloadError, download, part_path
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, atomic_folder, exclusive_lock
+from diffaug.files import atomic_file, atomic_folder, exclusive_lock, write_text
 from diffaug.provenance import checksum
 
 RECEIPT = "source.json"
@@ -146,8 +146,7 @@ def _install(dataset: PublicDataset, home: Path, local: Path | None, advance: Ad
             with atomic_file(_target(file, home)) as temporary:
                 shutil.copyfile(found.path, temporary)
         received.append(entry)
-    with atomic_file(home / RECEIPT) as temporary:
-        temporary.write_text(json.dumps({"source": dataset.name, "files": received}, indent=2) + "\n", "utf-8")
+    write_text(home / RECEIPT, json.dumps({"source": dataset.name, "files": received}, indent=2) + "\n")
 
 
 def by_hand(dataset: PublicDataset, file: RemoteFile) -> str:

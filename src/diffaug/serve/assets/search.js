@@ -1,0 +1,89 @@
+// The search page: a query, filters, and the hits of one model or of two side by side.
+
+let info = null;
+let excluded = null; // the row that "more like this" was asked for
+
+const score = (value) => value.toFixed(2).replace("-", "−");
+
+function filterControls() {
+  const box = byId("filters");
+  if (info.corpus.columns.length) {
+    const names = info.corpus.columns.map((name) => el("option", { value: name }, name));
+    box.append(
+      el("select", { id: "column", "aria-label": "Filter by column" }, el("option", { value: "" }, "All rows"), ...names),
+      el("input", { id: "value", "aria-label": "Value of the column", placeholder: "value" }),
+    );
+  }
+  if (info.corpus.index) {
+    box.append(el("input", { id: "where", class: "wide", "aria-label": "Filter in SQL", placeholder: "filter in SQL, such as year > 2020" }));
+    box.append(el("label", {}, el("input", { id: "hybrid", type: "checkbox" }), "with full text"));
+  }
+  box.append(el("label", {}, el("input", { id: "unique", type: "checkbox" }), "each sentence once"));
+  for (const input of document.querySelectorAll("#form input:not([type=checkbox])")) {
+    input.addEventListener("keydown", (event) => event.key === "Enter" && search(null));
+  }
+}
+
+function request(model) {
+  const column = byId("column");
+  const where = byId("where");
+  return {
+    model: model.name,
+    query: byId("query").value,
+    k: Number(byId("k").value),
+    unique: byId("unique").checked,
+    exclude: excluded,
+    columns: column && column.value ? { [column.value]: byId("value").value } : {},
+    filter: where && where.value.trim() ? where.value : null,
+    hybrid: Boolean(byId("hybrid") && byId("hybrid").checked),
+  };
+}
+
+function hitRow(hit) {
+  const others = Object.entries(hit.columns).filter(([, value]) => value !== null);
+  const more = () => {
+    byId("query").value = hit.sentence;
+    search(hit.index);
+  };
+  return el("li", {},
+    el("span", { class: "score" }, score(hit.score)),
+    el("div", {},
+      el("p", {}, hit.sentence),
+      others.length ? el("p", { class: "quiet" }, others.map(([name, value]) => `${name}: ${value}`).join(" · ")) : null,
+      el("button", { type: "button", class: "small", on: { click: more } }, "More like this")));
+}
+
+async function search(exclude) {
+  if (!byId("query").value.trim()) return;
+  excluded = exclude;
+  try {
+    const found = await Promise.all(info.models.map((model) => call("/search", request(model))));
+    byId("results").replaceChildren(...found.map((answer) => el("section", {},
+      info.models.length > 1 ? el("h2", {}, answer.model) : null,
+      answer.truncated.length ? el("p", { class: "quiet" }, `The query was truncated to ${answer.max_tokens} tokens.`) : null,
+      answer.hits.length ? el("ol", { class: "hits" }, ...answer.hits.map(hitRow)) : el("p", {}, "Nothing found."))));
+    settled();
+  } catch (error) {
+    complain(error);
+  }
+}
+
+async function start() {
+  try {
+    info = await call("/info");
+  } catch (error) {
+    complain(error);
+    return;
+  }
+  byId("title").textContent = info.corpus ? info.corpus.name : info.models[0].name;
+  byId("about").textContent = info.corpus
+    ? `${info.corpus.rows.toLocaleString("en")} sentences, ${info.models.map((model) => model.name).join(" and ")}`
+    : "There is nothing to search: start the server with --index.";
+  if (!info.corpus) return;
+  filterControls();
+  byId("form").hidden = false;
+  byId("go").addEventListener("click", () => search(null));
+  byId("query").focus();
+}
+
+start();
