@@ -109,7 +109,7 @@ class Classifier:
 
     @classmethod
     def load(cls, folder: Path, width: int) -> Classifier | None:
-        """Read the classifier of a model whose vectors have this width; None if it has none."""
+        """Read the classifier of a model; None if it has none. It may read the first components of vectors only."""
         path = folder / CLASSIFIER
         if not path.is_file():
             return None
@@ -119,6 +119,6 @@ class Classifier:
                 weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); save the model again") from error
-        if weight.shape != (len(names), width) or bias.shape != (len(names),):
+        if weight.ndim != 2 or weight.shape[1] > width or not len(weight) == len(names) == bias.size:
             raise DiffaugError(f"{path} does not fit the model: {weight.shape} weights for {len(names)} classes")
         return cls(names, weight, bias)
