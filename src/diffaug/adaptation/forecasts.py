@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from diffaug.adaptation.candidates import UNTOUCHED, Candidate, candidates, name
 from diffaug.adaptation.folds import Indices, nested_subset
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
 from diffaug.adaptation.measure import measure_name, statistic
-from diffaug.adaptation.trials import Trials, temporary_folder
+from diffaug.adaptation.trials import Trials
 from diffaug.data.columns import Columns
 from diffaug.data.records import Classes
 from diffaug.data.table import Source
@@ -120,7 +121,7 @@ def forecast(
     # By default the last that takes seconds.
     chosen = [each for each in known if not each.trains][-1] if candidate is None else named([candidate], known)[-1]
     splits = inputs.splits(_TRAINED_FOLDS if chosen.trains else _FOLDS, seed)
-    with temporary_folder() as work:
+    with tempfile.TemporaryDirectory(prefix="diffaug-") as work:
         trials = Trials(Path(work), os.fspath(model), start, inputs.text, seed)
         return forecast_candidate(trials, inputs, splits, chosen, more, report)
 
@@ -212,9 +213,9 @@ def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -
     chosen[0] = np.arange(draws)
     curves = np.stack([values[chosen[r], :, r].mean(0) for r in range(resamples)])  # (resamples, sizes)
     gains = _gains(sizes, curves, labels, more)
-    # The labels to come are one draw, and so are those there are; a score varies less the more labels it has.
+    # The labels there are, and those to come, are one draw; a score varies less the more labels it has.
     spread = np.sqrt(np.mean(values[:, :-1, 0].var(0, ddof=1) * sizes[:-1])) if draws > 1 else 0.0
-    noise = spread * np.sqrt(1 / labels + 1 / (labels + more))
+    noise = spread / np.sqrt(labels)
     drawn = gains[1:] + rng.normal(0, 1, resamples - 1) * noise
     low, high = np.quantile(drawn, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
     visible = 1.96 * float(np.std(curves[1:, -1] - curves[1:, count // 2 - 1]))
