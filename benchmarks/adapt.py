@@ -248,7 +248,7 @@ def _tokens(model: Any, texts: list[str]) -> dict[str, Any]:
 
 def setfit(model: str, case: Case, draw: int, options: argparse.Namespace) -> dict[str, Any]:
     """SetFit with its own defaults."""
-    from datasets import Dataset
+    from datasets import Dataset  # type: ignore[import-untyped]
     from setfit import SetFitModel, Trainer, TrainingArguments
 
     texts, labels = zip(*case.rows, strict=True)

@@ -52,7 +52,7 @@ def test_changes_reach_their_settings() -> None:
     [
         ("stage1.step=3", r"unknown setting 'stage1.step'; did you mean 'steps'\?"),
         ("stage3.steps=3", r"unknown setting 'stage3'; did you mean 'stage1'\?|did you mean 'stage2'\?"),
-        ("zebra=1", "unknown setting 'zebra'; there are data, flow, loop"),
+        ("zebra=1", "unknown setting 'zebra'; there are data, distil, flow, loop"),
         ("stage1.steps=many", "stage1.steps = 'many' does not fit; it takes a whole number or 'auto' or null"),
         ("stage1.steps=2.5", "stage1.steps = 2.5 does not fit"),
         ("stage1.steps=true", "stage1.steps = True does not fit"),

@@ -59,6 +59,8 @@ class Embedder:
         self.classifier: Classifier | None = None
         self.name: str | None = None
         """The path or hub name that the model was loaded from."""
+        self.truncate_dim: int | None = None
+        """The length to which vectors are truncated."""
         self._warned_truncated = False
 
     @classmethod
@@ -70,6 +72,7 @@ class Embedder:
         template: str | None = None,
         backend: Backend | None = None,
         device: str | torch.device | None = None,
+        truncate_dim: int | None = None,
         trust_remote_code: bool = False,
         revision: str | None = None,
     ) -> Embedder:
@@ -84,6 +87,7 @@ class Embedder:
             backend: ``torch``, or ``onnx`` for ONNX Runtime; default: the one the model was saved for. A model that
                 was saved for the other backend is an error.
             device: device to run on; default: the GPU if there is one, and the CPU with ONNX Runtime.
+            truncate_dim: truncate all vectors to this many components, for a model trained with Matryoshka dimensions.
             trust_remote_code: run Python code that comes with the model. Off by default.
             revision: branch, tag or commit of a model on the hub.
 
@@ -102,7 +106,7 @@ class Embedder:
                 embedder = cls(*load_onnx(folder), device=device)
             elif is_saved_model(folder):
                 embedder = cls(*load_model(folder), device=device)
-                embedder.classifier = Classifier.load(folder, embedder.width)
+                embedder.classifier = Classifier.load(folder, embedder.runner.width)
             else:
                 loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code)
                 embedder = cls(*loaded, device=device)
@@ -115,6 +119,7 @@ class Embedder:
             plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
             embedder = cls(*plain, device=device)
         embedder.name = source
+        embedder.truncate_dim = embedder._checked(truncate_dim)
         return embedder
 
     def __repr__(self) -> str:
@@ -125,7 +130,7 @@ class Embedder:
     @property
     def width(self) -> int:
         """The length of a vector."""
-        return self.runner.width
+        return self.truncate_dim or self.runner.width
 
     @property
     def device(self) -> torch.device:
@@ -151,6 +156,7 @@ class Embedder:
         batch_size: int | None = None,
         *,
         normalize: bool = True,
+        truncate_dim: int | None = None,
         show_progress: bool | None = None,
         device: str | torch.device | None = None,
         devices: Sequence[str | torch.device] | None = None,
@@ -163,6 +169,8 @@ class Embedder:
             sentences: one sentence, or an iterable of sentences.
             batch_size: sentences per batch; default: as many as fit the device's token budget.
             normalize: scale the vectors to length 1, so that a dot product is the cosine.
+            truncate_dim: return the first so many components of the vectors, normalised after truncation; default:
+                that of the Embedder, or all.
             show_progress: show a progress bar on standard error; default: only on a terminal and for long work.
             device: move the model to this device first.
             devices: use several devices in parallel, for example ``["cuda:0", "cuda:1"]``. Each gets a thread and a
@@ -173,17 +181,18 @@ class Embedder:
             float32, in input order: (number of sentences, width), or (width,) for a single string.
 
         Raises:
-            DiffaugError: an input is not a string, the batch size is below 1, or the model cannot run on a device.
+            DiffaugError: an input is not a string, the batch size is below 1, ``truncate_dim`` is greater than the
+                model's width, or the model cannot run on a device.
         """
         if isinstance(sentences, str):
-            return self.encode(
-                [sentences], batch_size, normalize=normalize, show_progress=False, device=device, devices=devices
-            )[0]
+            options: dict[str, Any] = {"truncate_dim": truncate_dim, "device": device, "devices": devices}
+            return self.encode([sentences], batch_size, normalize=normalize, show_progress=False, **options)[0]
+        width = self._checked(truncate_dim) or self.width
         runners = self._runners(device, devices)
         texts = sentences if isinstance(sentences, list) else list(sentences)
         with progress_bar("embedding", len(texts), show_progress) as advance:
             vectors, truncated = encode_texts(
-                texts, self.collator, runners, batch_size, normalize=normalize, advance=advance
+                texts, self.collator, runners, batch_size, normalize=normalize, width=width, advance=advance
             )
         if truncated and not self._warned_truncated:
             self._warned_truncated = True
@@ -238,7 +247,7 @@ class Embedder:
                 written.
         """
         return encode_files(
-            Model(self.runner, self.collator, self.name),
+            Model(self.runner, self.collator, self.name, self.width),
             sources,
             out,
             columns=columns,
@@ -277,7 +286,7 @@ class Embedder:
 
         Args:
             corpus: sentences, their vectors from an earlier `encode`, which are not normalised again, an `Index`, or
-                `StoredVectors` from an earlier `encode_files`.
+                `StoredVectors` from an earlier `encode_files`. Queries are truncated to the width of the last two.
             queries: one query or several.
             k: number of results; fewer are returned if the corpus is smaller.
 
@@ -287,7 +296,8 @@ class Embedder:
         """
         if isinstance(corpus, VectorStore):
             corpus.vectors.require_model(self.fingerprint(), self.name, corpus.name)
-            found = corpus.search(self.encode([queries] if isinstance(queries, str) else queries), k)
+            vectors = self.encode([queries] if isinstance(queries, str) else queries, truncate_dim=corpus.vectors.width)
+            found = corpus.search(vectors, k)
             return found[0] if isinstance(queries, str) else found
         if isinstance(corpus, str):
             raise DiffaugError("corpus must be a list of sentences, got a single string")
@@ -331,10 +341,10 @@ class Embedder:
         """
         if self.classifier is None:
             raise DiffaugError("this model has no classifier; train on sentences with a class, or call fit_classifier")
-        return self.classifier.probabilities(self.encode(sentences))
+        return self.classifier.probabilities(self.encode(sentences, truncate_dim=self.classifier.weight.shape[1]))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Save the model and everything inference needs in one folder, atomically.
+        """Save the model and everything inference needs in one folder, atomically; its vectors keep their full width.
 
         Raises:
             DiffaugError: the folder exists and ``overwrite`` is off, or it cannot be written.
@@ -398,6 +408,14 @@ class Embedder:
             devices: devices that the batches are for; default: the model's device.
         """
         return length_batches(lengths, len(self.collator.template), devices or [self.device], batch_size)
+
+    def _checked(self, truncate_dim: int | None) -> int | None:
+        if truncate_dim is not None and not 1 <= truncate_dim <= self.runner.width:
+            raise DiffaugError(
+                f"truncate_dim must be between 1 and {self.runner.width}, the width of the model's vectors, got "
+                f"{truncate_dim}"
+            )
+        return truncate_dim
 
     def _runners(self, device: str | torch.device | None, devices: Sequence[str | torch.device] | None) -> list[Runner]:
         """The runner of this model, or copies of it on several devices."""

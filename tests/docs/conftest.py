@@ -110,6 +110,12 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def train_shortly(recipe: Recipe | str, *args: Any, **options: Any) -> Any:
         return train(shorten(load_recipe(recipe) if isinstance(recipe, str) else recipe), *args, **options)
 
+    from diffaug.serve import web
+
+    # A server ends at once, and takes a port that is free.
+    listen = web.listen
+    monkeypatch.setattr(web, "listen", lambda host, port: listen(host, 0))
+    monkeypatch.setattr(web, "run", lambda app, sock, limits: sock.close())
     monkeypatch.setattr(run, "train", train_shortly)
     monkeypatch.setattr("diffaug.adaptation.trials.train", train_shortly)
     # The workers of a grid inherit this.

@@ -37,6 +37,8 @@ def test_every_recipe_runs_two_steps_in_every_stage(
     changes = [f"model.backbone={tiny_bert}", "data.test=null"]
     if recipe.replaced.generator is not None:
         changes.append(f"replaced.generator={request.getfixturevalue('tiny_masked_lm')('bert')}")
+    if recipe.method == "distil":
+        changes.append(f"distil.teacher={tiny_bert}")
     changes += [f"data.{kind}={path}" for kind, path in data_files.items()]
     stages = [number for number in (1, 2) if getattr(recipe, f"stage{number}") is not None]
     for number in stages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from diffaug.adaptation.candidates import UNTOUCHED, Candidate, candidates, name
 from diffaug.adaptation.folds import Indices, nested_subset
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
 from diffaug.adaptation.measure import measure_name, statistic
-from diffaug.adaptation.trials import Trials, temporary_folder
+from diffaug.adaptation.trials import Trials
 from diffaug.data.columns import Columns
 from diffaug.data.records import Classes
 from diffaug.data.table import Source
@@ -30,9 +31,8 @@ _SHARES, _DRAWS = (0.25, 0.5, 0.75, 1.0), 5
 _TRAINED_SHARES, _TRAINED_DRAWS = (0.34, 0.67, 1.0), 1
 _SPREADING_DRAWS = 2
 _FOLDS, _TRAINED_FOLDS = 5, 3
-_EXPONENTS = np.geomspace(0.1, 2.0, 25)
-# Scores over numbers of labels mostly follow exponents between 0.3 and 1.5; few points alone do not determine it.
-_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.7, 0.7
+# In points: no score is taken to be perfect.
+_SMALLEST_ERROR = 0.1
 _RESAMPLES = 400
 _CONFIDENCE = 0.8
 
@@ -121,7 +121,7 @@ def forecast(
     # By default the last that takes seconds.
     chosen = [each for each in known if not each.trains][-1] if candidate is None else named([candidate], known)[-1]
     splits = inputs.splits(_TRAINED_FOLDS if chosen.trains else _FOLDS, seed)
-    with temporary_folder() as work:
+    with tempfile.TemporaryDirectory(prefix="diffaug-") as work:
         trials = Trials(Path(work), os.fspath(model), start, inputs.text, seed)
         return forecast_candidate(trials, inputs, splits, chosen, more, report)
 
@@ -192,7 +192,9 @@ def forecast_candidate(
 
 
 def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -> tuple[float, float, float, float]:
-    """Fit ``limit - a * n ** -b`` to scores over numbers of labels.
+    """Fit the power law ``100 - score = a * n ** -b`` to scores over numbers of labels.
+
+    A limit below 100 as a third parameter makes forecasts worse: a few noisy points do not determine it.
 
     Args:
         sizes: numbers of labels, at least three, increasing.
@@ -210,47 +212,28 @@ def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -
     chosen = rng.integers(draws, size=(resamples, draws))
     chosen[0] = np.arange(draws)
     curves = np.stack([values[chosen[r], :, r].mean(0) for r in range(resamples)])  # (resamples, sizes)
-    # How much the score of one draw of labels varies; it falls with the number of labels.
-    spread = 0.0
-    if draws > 1:
-        scaled = values[:, :-1, 0].std(0, ddof=1) * np.sqrt(sizes[:-1])
-        spread = float(np.sqrt(np.mean(scaled**2)))
-    error = max(float(np.mean(curves[1:].std(0))) / 4, 0.05)
-    gains = _gains(sizes, curves, labels, more, error)
-    # The labels to come are one draw.
-    drawn = gains[1:] + rng.normal(0, 1, resamples - 1) * spread * np.sqrt(1 / labels - 1 / (labels + more))
+    gains = _gains(sizes, curves, labels, more)
+    # The labels there are, and those to come, are one draw; a score varies less the more labels it has.
+    spread = np.sqrt(np.mean(values[:, :-1, 0].var(0, ddof=1) * sizes[:-1])) if draws > 1 else 0.0
+    noise = spread / np.sqrt(labels)
+    drawn = gains[1:] + rng.normal(0, 1, resamples - 1) * noise
     low, high = np.quantile(drawn, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
     visible = 1.96 * float(np.std(curves[1:, -1] - curves[1:, count // 2 - 1]))
     return float(gains[0]), float(low), float(high), visible
 
 
-def _gains(sizes: Floats, curves: Floats, labels: int, more: int, error: float) -> Floats:
+def _gains(sizes: Floats, curves: Floats, labels: int, more: int) -> Floats:
     """(curves,): the rise of the power law through each curve between ``labels`` and ``labels + more``.
 
     Args:
         sizes: (sizes,)
         curves: (curves, sizes)
         labels, more: see `fit_gain`.
-        error: the standard deviation of a score around the power law.
     """
-    weights = sizes / sizes.sum()
-    best = np.full(len(curves), np.inf)
-    gains = np.zeros(len(curves))
-    mean = curves @ weights
-    for exponent in _EXPONENTS:
-        powers = sizes**-exponent
-        centred = powers - powers @ weights
-        slope = -(curves * weights) @ centred / (centred**2 @ weights)
-        limit = mean + slope * (powers @ weights)
-        # No curve falls, and none rises above 100.
-        slope, limit = np.where(slope < 0, 0, slope), np.where(slope < 0, mean, limit)
-        over = limit > 100
-        capped = ((100 - curves) * weights) @ powers / (powers**2 @ weights)
-        slope, limit = np.where(over, capped, slope), np.where(over, 100, limit)
-        residual = ((limit[:, None] - slope[:, None] * powers - curves) ** 2 @ weights) * len(sizes)
-        unusual = (np.log(exponent / _USUAL_EXPONENT) / _EXPONENT_SPREAD) ** 2
-        cost = residual / error**2 + unusual
-        better = cost < best
-        best = np.where(better, cost, best)
-        gains = np.where(better, slope * (labels**-exponent - (labels + more) ** -exponent), gains)
+    logs = np.log(sizes) - np.log(sizes).mean()
+    errors = np.log(np.maximum(100 - curves, _SMALLEST_ERROR))
+    exponents = np.minimum(0, errors @ logs / (logs @ logs))  # a curve never falls
+    scale = errors.mean(1) - exponents * np.log(sizes).mean()
+    now, later = (np.exp(scale + exponents * np.log(n)) for n in (labels, labels + more))
+    gains: Floats = now - later
     return gains

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -107,11 +106,6 @@ class Trials:
         recipe = load_recipe(str(candidate.recipe), [*changes, "data.on_bad=skip"])
         trained = train(recipe, folder, nli=_as_rows(rows), resume=True, quiet=True, cache=self._cache)
         return Embedder.from_pretrained(trained.model)
-
-
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for the work of a call that stores nothing."""
-    return tempfile.TemporaryDirectory(prefix="diffaug-")
 
 
 def _as_rows(labelled: Labelled) -> list[dict[str, Any]]:

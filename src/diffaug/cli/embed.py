@@ -33,6 +33,12 @@ Keep = Annotated[
     typer.Option(help="Carry along only this column (repeat it for several); default: all.", show_default=False),
 ]
 OnBad = Annotated[Literal["error", "skip"], typer.Option(help="What to do with rows that cannot be used.")]
+TruncateDim = Annotated[
+    int | None,
+    typer.Option(
+        help="Truncate vectors to this many components, for a model trained with stage2.matryoshka.", show_default=False
+    ),
+]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")]
 
 
@@ -65,6 +71,7 @@ def encode(
     ] = "float32",
     batch_size: Annotated[int | None, typer.Option(help="Sentences per batch; default: by number of tokens.")] = None,
     normalize: Annotated[bool, typer.Option(help="Scale vectors to length 1.")] = True,
+    truncate_dim: TruncateDim = None,
     column: Columns = None,
     keep: Keep = None,
     on_bad: OnBad = "error",
@@ -102,7 +109,7 @@ def encode(
     from diffaug.data.documents import DocumentReader
 
     DocumentReader(sentences or ["-"], columns, keep, on_bad)  # its errors come before the model is loaded
-    embedder = load_embedder(model, several[0] if several else device, trust_remote_code)
+    embedder = load_embedder(model, several[0] if several else device, trust_remote_code, truncate_dim)
     try:
         result = embedder.encode_files(
             sentences or ["-"],
@@ -131,12 +138,13 @@ def similarity(
     first: Annotated[str, typer.Argument(help="A sentence.")],
     second: Annotated[str, typer.Argument(help="Another sentence.")],
     model: Model = None,
+    truncate_dim: TruncateDim = None,
     device: Device = None,
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Print the cosine similarity of two sentences."""
-    typer.echo(f"{load_embedder(model, device, trust_remote_code).similarity(first, second):.4f}")
+    typer.echo(f"{load_embedder(model, device, trust_remote_code, truncate_dim).similarity(first, second):.4f}")
 
 
 def search(
@@ -166,6 +174,7 @@ def search(
     keep: Keep = None,
     on_bad: OnBad = "error",
     model: Model = None,
+    truncate_dim: TruncateDim = None,
     device: Device = None,
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
@@ -188,10 +197,15 @@ def search(
     if store is not None and (column or keep):
         raise DiffaugError("--column and --keep do not apply to vectors that were computed before; leave them out")
     documents = None if store is not None else read_documents(words[0], parse_columns(column), keep, on_bad)
-    embedder = load_embedder(model if store is None or model else store.vectors.model, device, trust_remote_code)
+    if store is not None and truncate_dim not in (None, store.vectors.width):
+        raise DiffaugError(
+            f"{store.name} holds vectors of width {store.vectors.width}; leave out --truncate-dim, or encode again"
+        )
+    name = model if store is None or model else store.vectors.model
+    embedder = load_embedder(name, device, trust_remote_code, truncate_dim)
     if store is not None:
         store.vectors.require_model(embedder.fingerprint(), embedder.name, store.name)
-    vectors = embedder.encode(queries)
+    vectors = embedder.encode(queries, truncate_dim=None if store is None else store.vectors.width)
     corpus = [] if documents is None else [(documents, embedder.encode(documents.sentences))]
 
     def find(count: int) -> list[list[Hit]]:
@@ -265,8 +279,12 @@ def predict(
             typer.echo(f"{name}\t{share:.3f}\t{line}")
 
 
-def load_embedder(model: str | None, device: str | None, trust_remote_code: bool) -> Embedder:
+def load_embedder(
+    model: str | None, device: str | None, trust_remote_code: bool, truncate_dim: int | None = None
+) -> Embedder:
     """Load the model of the option --model."""
     from diffaug.embedder import Embedder
 
-    return Embedder.from_pretrained(model, device=device, trust_remote_code=trust_remote_code)
+    return Embedder.from_pretrained(
+        model, device=device, truncate_dim=truncate_dim, trust_remote_code=trust_remote_code
+    )

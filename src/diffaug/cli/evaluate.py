@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from diffaug.cli.columns import Columns, parse_columns
-from diffaug.cli.embed import Device, Model, Trust
+from diffaug.cli.embed import Device, Model, TruncateDim, Trust
 from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 from diffaug.files import check_output
@@ -73,6 +73,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of cross-validation.")] = 0,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 turns intervals off.")] = 1000,
     batch_size: Annotated[int | None, typer.Option(help="Sentences per batch; default: by number of tokens.")] = None,
+    truncate_dim: TruncateDim = None,
     plugins: Plugins = None,
     device: Device = None,
     trust_remote_code: Trust = False,
@@ -100,6 +101,7 @@ def evaluate(
         versus=versus,
         seed=seed,
         resamples=resamples,
+        truncate_dim=truncate_dim,
         batch_size=batch_size,
         device=device,
         trust_remote_code=trust_remote_code,

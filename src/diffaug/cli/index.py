@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffaug.cli.columns import Columns, parse_columns
-from diffaug.cli.embed import Device, Keep, Model, OnBad, Trust, load_embedder
+from diffaug.cli.embed import Device, Keep, Model, OnBad, TruncateDim, Trust, load_embedder
 from diffaug.cli.plugins import Plugins
 from diffaug.files import check_output
 
@@ -41,6 +41,7 @@ def build(
     on_bad: OnBad = "error",
     overwrite: Annotated[bool, typer.Option(help="Replace an index in that folder.")] = False,
     model: Model = None,
+    truncate_dim: TruncateDim = None,
     device: Device = None,
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
@@ -49,7 +50,7 @@ def build(
     from diffaug.inference.index import Index
 
     check_output(out, sources)
-    with _vectors(sources, out, column, keep, on_bad, model, device, trust_remote_code) as vectors:
+    with _vectors(sources, out, column, keep, on_bad, model, truncate_dim, device, trust_remote_code) as vectors:
         index = Index.build(out, vectors, overwrite=overwrite)
     typer.echo(f"{index.rows:,} documents -> {out}; {_quality(index)}", err=True)
 
@@ -71,7 +72,8 @@ def add(
 
     found = Index.open(index)
     model = model or found.vectors.model
-    with _vectors(sources, index, column, keep, on_bad, model, device, trust_remote_code) as vectors:
+    width = found.vectors.width
+    with _vectors(sources, index, column, keep, on_bad, model, width, device, trust_remote_code) as vectors:
         added = found.add(vectors)
     typer.echo(f"{added:,} documents added, now {found.rows:,} -> {index}; {_quality(found)}", err=True)
 
@@ -88,6 +90,7 @@ def _vectors(
     keep: list[str] | None,
     on_bad: OnBad,
     model: str | None,
+    truncate_dim: int | None,
     device: str | None,
     trust_remote_code: bool,
 ) -> Iterator[StoredVectors | Path]:
@@ -98,7 +101,7 @@ def _vectors(
     if stored is not None:
         yield stored
         return
-    embedder = load_embedder(model, device, trust_remote_code)
+    embedder = load_embedder(model, device, trust_remote_code, truncate_dim)
     index.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{index.name}.", dir=index.parent) as folder:
         vectors = Path(folder) / "vectors"

@@ -153,7 +153,7 @@ class Stage1Settings:
 
 @dataclass(frozen=True)
 class Stage2Settings:
-    """Stage 2: the contrastive loss (for a flow: its likelihood).
+    """Stage 2: the contrastive loss (for a flow: its likelihood; for distillation: the distance from the teacher).
 
     Attributes:
         objective: `unlabelled`: two views of a sentence; `nli_sentences`: the same, with the sentences of the NLI data;
@@ -174,6 +174,9 @@ class Stage2Settings:
         aux_weight: weight of the NLI cross entropy computed in the same step; 0 leaves it out.
         aux_batch_size: labelled examples per step for it, counted as in stage 1.
         gradient_cache: rows that go through the encoder at a time, for batches larger than memory; null: all.
+        matryoshka: dimensions, such as [384, 128, 64]: the loss is the sum of the losses of the vectors truncated to
+            each of them, so that users of the model may truncate its vectors; empty: the loss of whole vectors.
+        matryoshka_weights: the weight of each of these losses; null: 1 each.
     """
 
     objective: Literal["unlabelled", "nli_sentences", "triplets", "labels"] = "unlabelled"
@@ -196,6 +199,8 @@ class Stage2Settings:
     aux_weight: float = 0.0
     aux_batch_size: int = 128
     gradient_cache: int | None = None
+    matryoshka: list[int] = field(default_factory=list)
+    matryoshka_weights: list[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -231,6 +236,21 @@ class ReplacedSettings:
     generator: str | None = None
     mask_rate: float = 0.3
     weight: float = 0.005
+
+
+@dataclass(frozen=True)
+class DistilSettings:
+    """Distillation.
+
+    Attributes:
+        teacher: the model to learn from: a folder or hub name.
+        loss: what is compared: the `cosine` or the mean squared error (`mse`) of the vectors of student and teacher,
+            through a learned linear layer if their widths differ; or the `similarity` of all two sentences of a batch,
+            for any widths. `auto`: `cosine` if the widths are equal, else `similarity`.
+    """
+
+    teacher: str | None = None
+    loss: Literal["auto", "cosine", "mse", "similarity"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -314,6 +334,7 @@ class Recipe:
     stage2: Stage2Settings | None = None
     flow: FlowSettings = field(default_factory=FlowSettings)
     replaced: ReplacedSettings = field(default_factory=ReplacedSettings)
+    distil: DistilSettings = field(default_factory=DistilSettings)
     loop: LoopSettings = field(default_factory=LoopSettings)
     released: ReleasedBehaviour = field(default_factory=ReleasedBehaviour)
 

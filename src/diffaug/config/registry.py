@@ -119,6 +119,7 @@ METHODS = Registry(
         "consert": "diffaug.methods.consert:ConSERT",
         "diffaug": "diffaug.methods.diffaug:DiffAug",
         "diffcse": "diffaug.methods.diffcse:DiffCSE",
+        "distil": "diffaug.methods.distil:Distil",
         "flow": "diffaug.methods.flow:BertFlow",
         "promptbert": "diffaug.methods.promptbert:PromptBERT",
         "sbert": "diffaug.methods.sbert:SBERT",

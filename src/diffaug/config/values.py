@@ -83,6 +83,8 @@ def check_values(recipe: Mapping[str, Any], source: str) -> None:
         if recipe["data"][name] == []:
             raise DiffaugError(f"{source}: data.{name} is an empty list; name at least one file, or set it to null")
     _check_proportions(recipe["data"], source)
+    if recipe["stage2"] is not None:
+        _check_matryoshka(recipe["stage2"], source)
     for name in recipe["data"]["columns"]:
         if name not in _SOURCES:
             raise DiffaugError(f"{source}: unknown setting 'data.columns.{name}'{nearest(name, _SOURCES)}")
@@ -97,6 +99,19 @@ def _check_proportions(data: Mapping[str, Any], source: str) -> None:
         raise DiffaugError(
             f"{source}: data.proportions = {shares} does not fit; it must be a number above 0 for each of the {files} "
             "files in data.nli"
+        )
+
+
+def _check_matryoshka(stage: Mapping[str, Any], source: str) -> None:
+    dimensions, weights = stage["matryoshka"], stage["matryoshka_weights"]
+    if min(dimensions, default=1) < 1 or len(set(dimensions)) < len(dimensions):
+        raise DiffaugError(
+            f"{source}: stage2.matryoshka = {dimensions} does not fit; it must be different numbers of at least 1"
+        )
+    if weights is not None and (len(weights) != len(dimensions) or min(weights, default=1) <= 0):
+        raise DiffaugError(
+            f"{source}: stage2.matryoshka_weights = {weights} does not fit; it must be a number above 0 for each of "
+            f"the {len(dimensions)} dimensions in stage2.matryoshka"
         )
 
 

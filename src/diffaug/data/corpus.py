@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -168,6 +168,11 @@ class Corpus:
             self._trained_on.add("nli")
             return self._distinct(self._nli_sentences(), positive)
         return self._examples("sentences", "nli", lambda: self._distinct(self._nli_sentences()))
+
+    def texts(self, *, labelled: bool) -> Iterator[str]:
+        """The sentences of `nli_sentences`, if ``labelled``, or of `sentences`, in the same order."""
+        text = self._nli_sentences() if labelled else self._unlabelled
+        return distinct_sentences(text) if isinstance(text, StoredText) else iter(dict.fromkeys(text))
 
     def positives(self, count: int) -> list[tuple[str, str]]:
         """Some pairs of sentences with nearly the same meaning, the same ones in every run.

@@ -120,11 +120,12 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples, still as lists of token ids; see `Examples`."""
+    """Some examples, still as lists of token ids, and their indices in the data; see `Examples`."""
 
     examples: list[Example]
     labels: list[float] | None = None
     target: Target = "relation"
+    indices: Sequence[int] = ()
 
 
 class BatchSampler:
@@ -165,7 +166,7 @@ class BatchSampler:
         chosen = self._whole_batch(index)[start : start + share]
         labels = self.examples.labels
         chosen_labels = None if labels is None else [labels[i] for i in chosen]
-        return Batch(self.examples.rows(chosen), chosen_labels, self.examples.target)
+        return Batch(self.examples.rows(chosen), chosen_labels, self.examples.target, chosen)
 
     def _whole_batch(self, index: int) -> list[int]:
         """The rows of a batch over all processes."""

@@ -35,6 +35,7 @@ class EvaluatedModel:
 
     Args:
         model: see `Model`.
+        truncate_dim: evaluate the first so many components of its vectors.
         batch_size, device, trust_remote_code, show_progress: passed to `Embedder`, for a model that is loaded here.
     """
 
@@ -42,6 +43,7 @@ class EvaluatedModel:
         self,
         model: Model,
         *,
+        truncate_dim: int | None = None,
         batch_size: int | None = None,
         device: str | None = None,
         trust_remote_code: bool = False,
@@ -49,6 +51,7 @@ class EvaluatedModel:
     ) -> None:
         self.embedder: Embedder | None = None
         self._batch_size, self._show_progress = batch_size, show_progress
+        self._truncate_dim = truncate_dim
         if model is None or isinstance(model, (str, os.PathLike)):
             name = "the embedded encoder" if model is None else os.fspath(model)
             self.embedder = Embedder.from_pretrained(model, device=device, trust_remote_code=trust_remote_code)
@@ -62,7 +65,12 @@ class EvaluatedModel:
                 raise DiffaugError(f"cannot evaluate a {type(model).__name__}: it has no encode and is not callable")
             name = getattr(model, "__qualname__", type(model).__qualname__)
             self._call = call
-        self.info = ModelInfo(name, None if self.embedder is None else self.embedder.fingerprint())
+        fingerprint = None if self.embedder is None else self.embedder.fingerprint()
+        if truncate_dim is not None:
+            if self.embedder is None:
+                raise DiffaugError("truncate_dim needs a model that diffaug loads; truncate the vectors yourself")
+            name, fingerprint = f"{name} (first {truncate_dim} components)", f"{fingerprint}[:{truncate_dim}]"
+        self.info = ModelInfo(name, fingerprint)
 
     def backbone(self) -> str:
         """The backbone that a trained model started from, as its recipe names it.
@@ -83,7 +91,13 @@ class EvaluatedModel:
         """
         texts = list(sentences)
         if self.embedder is not None:
-            vectors = self.embedder.encode(texts, self._batch_size, normalize=False, show_progress=self._show_progress)
+            vectors = self.embedder.encode(
+                texts,
+                self._batch_size,
+                normalize=False,
+                truncate_dim=self._truncate_dim,
+                show_progress=self._show_progress,
+            )
         else:
             vectors = _array(self._call(texts))
         if vectors.ndim != 2 or len(vectors) != len(texts):

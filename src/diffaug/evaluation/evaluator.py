@@ -52,6 +52,7 @@ def evaluate(
     seed: int = 0,
     resamples: int = 1000,
     confidence: float = 0.95,
+    truncate_dim: int | None = None,
     batch_size: int | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
@@ -85,6 +86,7 @@ def evaluate(
         seed: seed of the bootstrap and of cross-validation.
         resamples: number of bootstrap resamples; 0 turns intervals and tests off.
         confidence: confidence of the intervals.
+        truncate_dim: evaluate the first so many components of the vectors of ``model``; ``versus`` is not truncated.
         batch_size: sentences per batch; default: as many as fit the device's token budget.
         device: device to run on; default: the GPU if there is one.
         trust_remote_code: run Python code that comes with the model. Off by default.
@@ -122,7 +124,7 @@ def evaluate(
         "show_progress": show_progress,
     }
     settings = EvaluationSettings(seed, resamples, confidence)
-    evaluated = EvaluatedModel(model, **options)
+    evaluated = EvaluatedModel(model, truncate_dim=truncate_dim, **options)
     other = None if versus is None else EvaluatedModel(evaluated.backbone() if versus == BEFORE else versus, **options)
     result = EvaluationResult(
         **vars(loaded.score(evaluated, settings)),

@@ -115,8 +115,10 @@ def public_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
             data[key] = _without_folder(source)
         elif isinstance(source, list):
             data[key] = [_without_folder(one) for one in source]
-    if isinstance(backbone := model.get("backbone"), str) and not _is_hub_name(backbone):
-        model["backbone"] = Path(backbone).name
+    named = ((model, "backbone"), (shown.get("replaced", {}), "generator"), (shown.get("distil", {}), "teacher"))
+    for group, key in named:
+        if isinstance(source := group.get(key), str) and not _is_hub_name(source):
+            group[key] = Path(source).name
     if "plugins" in shown:
         shown["plugins"] = plugin_names(shown["plugins"])
     return shown

@@ -61,6 +61,15 @@ PAPERS = {
         "Proceedings of EMNLP",
         2022,
     ),
+    "distil": Paper(
+        "distillation",
+        "A student learns the vectors that a teacher gives to unlabelled text.",
+        "reimers-gurevych-2020-making",
+        "Reimers, Nils and Gurevych, Iryna",
+        "Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation",
+        "Proceedings of EMNLP",
+        2020,
+    ),
     "diffcse": Paper(
         "DiffCSE",
         "In addition to a contrastive loss, a discriminator conditioned on the sentence's vector detects replaced "

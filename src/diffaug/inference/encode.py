@@ -27,6 +27,7 @@ def encode_texts(
     batch_size: int | None = None,
     *,
     normalize: bool = True,
+    width: int | None = None,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> tuple[Vectors, int]:
     """Encode each distinct text once; see `Embedder.encode`.
@@ -37,6 +38,7 @@ def encode_texts(
         runners: the model, or copies of it on several devices.
         batch_size: as for `Embedder.encode`.
         normalize: scale the vectors to length 1.
+        width: truncate the vectors to this many components before they are normalised; default: all.
         advance: called with the number of sentences after each batch, in any thread; all calls sum to ``len(texts)``.
 
     Returns:
@@ -46,7 +48,7 @@ def encode_texts(
         raise DiffaugError(f"batch_size must be at least 1, got {batch_size}")
     first = _first_occurrences(texts)
     distinct = np.flatnonzero(first == np.arange(len(first)))
-    vectors = np.empty((len(texts), runners[0].width), dtype=np.float32)
+    vectors = np.empty((len(texts), width or runners[0].width), dtype=np.float32)
     devices = [runner.device for runner in runners]
     truncated = 0
 
@@ -62,7 +64,7 @@ def encode_texts(
 
     def embed(runner: Runner, batch: tuple[NDArray[np.int64], list[list[int]]]) -> None:
         indices, ids = batch
-        found = runner(collator.rows(ids))
+        found = runner(collator.rows(ids))[:, :width]
         vectors[indices] = unit(found) if normalize else found
         advance(len(indices))
 

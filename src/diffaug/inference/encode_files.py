@@ -45,11 +45,12 @@ class EncodedFiles:
 
 @dataclass(frozen=True)
 class Model:
-    """What encoding needs of an `Embedder`."""
+    """What encoding needs of an `Embedder`; ``width`` may be less than that of the runner."""
 
     runner: Runner
     collator: Collator
     name: str | None
+    width: int
 
 
 def encode_files(
@@ -83,7 +84,7 @@ def encode_files(
     runner = model.runner
     runners = [runner] if devices is None or workers is not None else [runner.on(device) for device in devices]
     fingerprint = runner.fingerprint()
-    vectors = VectorSet(fingerprint, model.name, runner.width, precision, normalize, reader.columns, shard_size)
+    vectors = VectorSet(fingerprint, model.name, model.width, precision, normalize, reader.columns, shard_size)
     truncated = 0
     total = None if show_progress is False else reader.estimated_rows()
     with (
@@ -92,7 +93,7 @@ def encode_files(
         rate_progress("encoding", "sentences", total, continued := output.rows, show_progress) as advance,
     ):
         counted = _Tasks(reader, output, shard_size)
-        encoder = ShardEncoder(model.collator, runners, output.writer, precision, normalize, batch_size)
+        encoder = ShardEncoder(model.collator, runners, output.writer, precision, normalize, batch_size, model.width)
         if workers is None:
             results = encode_here(encoder, iter(counted), advance)
         else:
@@ -113,7 +114,7 @@ def encode_files(
             f"{truncated:,} of {counted.rows:,} sentences were truncated to {model.collator.max_length} tokens",
             stacklevel=2,
         )
-    return EncodedFiles(counted.rows, runner.width, continued)
+    return EncodedFiles(counted.rows, model.width, continued)
 
 
 class _Tasks:

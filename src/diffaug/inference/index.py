@@ -149,6 +149,11 @@ class Index(VectorStore):
         """
         rows = _stored(source)
         self.vectors.require_model(rows.vectors.fingerprint, rows.vectors.model, self.name)
+        if rows.vectors.width != self.vectors.width:
+            raise DiffaugError(
+                f"the index {self.folder} has vectors of width {self.vectors.width}, but {rows.name} of "
+                f"{rows.vectors.width}; encode it with --truncate-dim {self.vectors.width}"
+            )
         for name in {*self.vectors.columns, *rows.vectors.columns}:
             for there, what in ((self.vectors.columns, f"the index {self.folder}"), (rows.vectors.columns, rows.name)):
                 if name not in there:

@@ -74,7 +74,7 @@ class VectorSet:
         """Raise an error if ``other`` must not be written to the same place."""
         self.require_model(other.fingerprint, other.model, where)
         before, now = self.to_dict(), other.to_dict()
-        for name in ("precision", "normalize", "columns", "shard_size"):
+        for name in ("width", "precision", "normalize", "columns", "shard_size"):
             if before[name] != now[name]:
                 raise DiffaugError(
                     f"{where} was started with {name} {before[name]}, now it is {now[name]}; repeat the first command, "

@@ -68,7 +68,7 @@ class StoredVectors(VectorStore):
                 raise DiffaugError(f"{file} holds no vectors of `diffaug encode`, but other files do; encode it first")
             other = one[0]
             first.require_model(other.fingerprint, other.model, str(files[0]))
-            for setting, option in (("precision", "--precision"), ("columns", "--keep")):
+            for setting, option in (("width", "--truncate-dim"), ("precision", "--precision"), ("columns", "--keep")):
                 if getattr(other, setting) != getattr(first, setting):
                     raise DiffaugError(f"{file} and {files[0]} differ in {setting}; encode both with the same {option}")
         return cls(str(given[0]), tuple(files), first, sum(rows for _, rows in present))

@@ -40,6 +40,7 @@ class ShardEncoder:
     precision: Precision
     normalize: bool
     batch_size: int | None
+    width: int
 
     def __call__(self, task: Task, advance: Callable[[int], None]) -> tuple[Any, int]:
         """Encode a shard; return what the writer returned, and the number of truncated sentences."""
@@ -50,6 +51,7 @@ class ShardEncoder:
             self.runners,
             self.batch_size,
             normalize=self.normalize,
+            width=self.width,
             advance=advance,
         )
         return self.writer(index, documents, quantize(vectors, self.precision)), truncated

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
@@ -180,6 +181,14 @@ class Method(nn.Module, ABC):
 
         Raises:
             DiffaugError: data that the recipe needs is missing.
+        """
+
+    def prepare(self, folder: Path, main: bool) -> None:
+        """Compute what the steps need of the data. Called in every process after `stages`, before the first step.
+
+        Args:
+            folder: for files, which are kept until the run has finished.
+            main: whether this process is the one that writes.
         """
 
     def begin(self, stage: Stage) -> None:

@@ -65,10 +65,12 @@ class DiffCSE(TwoStage):
         assert rows is not None
         # Batch norm needs the vectors of all processes, so they are gathered before the projection.
         gathered = torch.cat([gather_rows(column) for column in rows.split(states)])
-        projected = rows.split(self.project(gathered))
-        anchors, positives, *negatives = projected
-        loss = self.contrastive_loss(anchors, positives, *negatives)
-        own = torch.cat([own_rows(column) for column in projected])  # (sequences, hidden size), as the states
+        projected = self.projected(gathered)
+        loss = torch.stack(
+            [weight * self.contrastive_loss(*rows.split(vectors)) for weight, vectors in projected]
+        ).sum()
+        whole = self.project(gathered) if self.encoder.config.matryoshka else projected[0][1]
+        own = torch.cat([own_rows(column) for column in rows.split(whole)])  # (sequences, hidden size), as the states
         return {"contrastive": loss, "replaced": self._detect(batch.tokens.slice(rows.rows.start, rows.rows.stop), own)}
 
     def _detect(self, tokens: PaddedBatch, vectors: Tensor) -> Tensor:

@@ -42,11 +42,11 @@ class BertFlow(TwoStage):
             raise DiffaugError(
                 "a flow is trained on single sentences: set stage2.objective to unlabelled or nli_sentences"
             )
-        unused = second.aux_weight or second.gradient_cache is not None or second.loss is not None
+        unused = second.aux_weight or second.gradient_cache is not None or second.loss is not None or second.matryoshka
         if unused or recipe.model.head != "none":
             raise DiffaugError(
                 "the method 'flow' trains only the flow: set stage2.aux_weight=0, stage2.gradient_cache=null, "
-                "stage2.loss=null and model.head=none"
+                "stage2.loss=null, stage2.matryoshka=[] and model.head=none"
             )
         self._pooling = recipe.model.train_pooling
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from diffaug.config import Recipe
+from diffaug.data.collate import Collator
 from diffaug.errors import DiffaugError
 from diffaug.methods.twostage import TwoStage
 from diffaug.models.backbone import fill, load_mlm_transform
@@ -37,6 +38,14 @@ class PromptBERT(TwoStage):
     """PromptBERT."""
 
     head_kinds = ("tanh", "mlm", "auto")
+
+    def __init__(self, recipe: Recipe, encoder: Encoder, collator: Collator) -> None:
+        super().__init__(recipe, encoder, collator)
+        if encoder.config.matryoshka and self.projection is not None and self._head_first:
+            raise DiffaugError(
+                "stage2.matryoshka cannot be combined with the head of model.head_kind=mlm in training only; set "
+                "model.head=kept or model.head_kind=tanh"
+            )
 
     @classmethod
     def build(

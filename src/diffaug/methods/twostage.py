@@ -99,6 +99,10 @@ class TwoStage(Method):
                 f"{' or '.join(cls.head_kinds)}"
             )
         if recipe.stage2 is not None:
+            if recipe.stage2.label_loss == "angle" and any(size % 2 for size in recipe.stage2.matryoshka):
+                raise DiffaugError(
+                    "stage2.label_loss=angle needs even numbers in stage2.matryoshka; change one of them"
+                )
             loss = LOSSES.get(recipe.stage2.loss or cls.default_loss)
             check_options("stage2.loss_options", loss, recipe.stage2.loss_options, *_LOSS_ARGUMENTS)
         views = cls.build_views(recipe, backbone)
@@ -177,6 +181,16 @@ class TwoStage(Method):
             )
         if settings.head == "kept" and not config.head:
             config = replace(config, head=(cls.head_layer(recipe, backbone),))
+        if recipe.stage2 is not None:
+            config = replace(config, matryoshka=tuple(sorted(recipe.stage2.matryoshka, reverse=True)))
+        elif recipe.stage1 is not None:  # what a model was trained for before is lost
+            config = replace(config, matryoshka=())
+        width = config.head[-1].outputs if config.head else backbone.config.hidden_size
+        if max(config.matryoshka, default=0) > width:
+            raise DiffaugError(
+                f"stage2.matryoshka has the dimension {max(config.matryoshka)}, but the vectors of {settings.backbone} "
+                f"have {width}; set it to dimensions up to {width}"
+            )
         return config
 
     @classmethod
@@ -442,6 +456,29 @@ class TwoStage(Method):
         states = self.encoder.head(states)
         return states if self.projection is None else self.projection(states)
 
+    def projected(self, states: Tensor) -> list[tuple[float, Tensor]]:
+        """The vectors of the contrastive loss, with weight 1; with Matryoshka, those of each dimension and its weight.
+
+        A projection is dropped after training, so its inputs are truncated: their other components become zero.
+        Otherwise the vectors themselves are truncated and scaled to length 1.
+        """
+        second = self.recipe.stage2
+        assert second is not None
+        if not second.matryoshka:
+            return [(1.0, self.project(states))]
+        vectors = self.encoder.head(states) if self.projection is not None else self.project(states)
+        found = []
+        for size, weight in zip(
+            second.matryoshka, second.matryoshka_weights or [1.0] * len(second.matryoshka), strict=True
+        ):
+            truncated = vectors[:, :size]
+            if self.projection is not None:
+                truncated = self.projection(F.pad(truncated, (0, vectors.shape[1] - size)))
+            else:
+                truncated = F.normalize(truncated.float(), dim=-1)
+            found.append((weight, truncated))
+        return found
+
     def contrast(self, states: Tensor, batch: StepBatch) -> dict[str, Tensor]:
         """The losses of the contrastive part of a step, by name.
 
@@ -450,12 +487,14 @@ class TwoStage(Method):
             batch: the whole step; ``batch.contrastive`` says what the sequences are.
         """
         assert batch.contrastive is not None
-        columns = batch.contrastive.split(self.project(states))
-        vectors = [gather_rows(column) for column in columns]
-        labels = batch.contrastive.labels
+        labels, target = batch.contrastive.labels, batch.contrastive.target
         if labels is not None:
             labels = gather_rows(labels)
-        return {"contrastive": self.label_loss(vectors, labels, batch.contrastive.target)}
+        losses = []
+        for weight, projected in self.projected(states):
+            vectors = [gather_rows(column) for column in batch.contrastive.split(projected)]
+            losses.append(weight * self.label_loss(vectors, labels, target))
+        return {"contrastive": torch.stack(losses).sum()}
 
     def label_loss(self, vectors: list[Tensor], labels: Tensor | None, target: Target) -> Tensor:
         """The contrastive loss of one kind of data.

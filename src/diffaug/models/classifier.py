@@ -43,6 +43,7 @@ class Classifier:
         kind: ClassifierKind = "logistic",
         c: float = 16.0,
         weights: NDArray[np.floating] | None = None,
+        tolerance: float = 1e-7,
     ) -> Classifier:
         """Learn the classes of some vectors.
 
@@ -53,6 +54,7 @@ class Classifier:
                 `prototypes`: the class whose mean vector has the highest cosine.
             c: inverse strength of the penalty, per example as in scikit-learn; for prototypes the scale of the cosines.
             weights: (n,), how much each vector counts; None: all the same.
+            tolerance: the largest gradient at which the optimiser stops.
 
         Raises:
             DiffaugError: there is only one class, or the numbers of vectors and classes differ.
@@ -74,7 +76,11 @@ class Classifier:
         weight = torch.zeros(len(names), inputs.shape[1], dtype=torch.float64, requires_grad=True)
         bias = torch.zeros(len(names), dtype=torch.float64, requires_grad=True)
         optimiser = torch.optim.LBFGS(
-            [weight, bias], max_iter=1000, tolerance_grad=1e-7, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+            [weight, bias],
+            max_iter=1000,
+            tolerance_grad=tolerance,
+            tolerance_change=1e-12,
+            line_search_fn="strong_wolfe",
         )
 
         def loss() -> torch.Tensor:
@@ -103,7 +109,7 @@ class Classifier:
 
     @classmethod
     def load(cls, folder: Path, width: int) -> Classifier | None:
-        """Read the classifier of a model whose vectors have this width; None if it has none."""
+        """Read the classifier of a model; None if it has none. It may read the first components of vectors only."""
         path = folder / CLASSIFIER
         if not path.is_file():
             return None
@@ -113,6 +119,6 @@ class Classifier:
                 weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); save the model again") from error
-        if weight.shape != (len(names), width) or bias.shape != (len(names),):
+        if weight.ndim != 2 or weight.shape[1] > width or not len(weight) == len(names) == bias.size:
             raise DiffaugError(f"{path} does not fit the model: {weight.shape} weights for {len(names)} classes")
         return cls(names, weight, bias)

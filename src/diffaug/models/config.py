@@ -121,6 +121,7 @@ class ModelConfig:
         prompts: further prompts by name, as sentence-transformers saves them. They are kept for it, and not used here.
         sentence_ends: the characters behind which ``final_stop`` adds none.
         denoise: what is taken off the vector for its template, if the model does so at inference.
+        matryoshka: the dimensions to which its vectors may be truncated, if it was trained for that.
     """
 
     pooling: Pooling = "mean"
@@ -139,6 +140,7 @@ class ModelConfig:
     prompts: dict[str, str] = field(default_factory=dict, hash=False)
     sentence_ends: str = SENTENCE_ENDS
     denoise: DenoiseConfig | None = None
+    matryoshka: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.pooling not in get_args(Pooling):
@@ -165,7 +167,7 @@ class ModelConfig:
         return replace(self, **parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it. Only a model that has them has the keys `plugin_views` and `prompts`."""
+        """As JSON takes it. Only a model that has them has the keys in `_OPTIONAL`."""
         return {key: value for key, value in asdict(self).items() if key not in _OPTIONAL or value}
 
     @classmethod
@@ -180,11 +182,13 @@ class ModelConfig:
                 read[name] = _read(kind, read[name], name)
         if isinstance(read.get("head"), list):
             read["head"] = tuple(_read(DenseConfig, dense, "head") for dense in read["head"])
+        if isinstance(sizes := read["matryoshka"], list) and all(type(size) is int for size in sizes):
+            read["matryoshka"] = tuple(sizes)
         return _read(cls, read, "model")
 
 
 # Settings that only some models have, and their values in all others.
-_OPTIONAL: dict[str, Any] = {"plugin_views": None, "prompts": {}}
+_OPTIONAL: dict[str, Any] = {"plugin_views": None, "prompts": {}, "matryoshka": ()}
 VIEW_PARTS: dict[str, type] = {
     "prefix": PrefixConfig,
     "adapter": AdapterConfig,

@@ -154,7 +154,8 @@ class Batcher:
         started = time.perf_counter()
         ids = [job.ids[i] for job, i in chosen]
         for batch in self.embedder.batches([len(row) for row in ids]):
-            found = unit(self.embedder.runner(self.embedder.collator.rows([ids[i] for i in batch])))
+            rows = self.embedder.collator.rows([ids[i] for i in batch])
+            found = unit(self.embedder.runner(rows)[:, : self.embedder.width])
             for vector, i in zip(found, batch, strict=True):
                 job, place = chosen[i]
                 job.vectors[place] = vector

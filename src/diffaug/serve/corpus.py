@@ -13,6 +13,7 @@ import numpy as np
 from diffaug.data.documents import Documents, read_documents
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.inference.encode import unit
 from diffaug.inference.index import Index
 from diffaug.inference.runner import Vectors
 from diffaug.inference.search import Hit, exact_search
@@ -84,7 +85,8 @@ class IndexCorpus(Corpus):
         where = " AND ".join(conditions) or None
         try:
             texts = [query.text] if query.hybrid else None
-            return self._index.search(vector[None], query.k, where=where, texts=texts)[0]
+            queries = unit(vector[None, : self._index.vectors.width])  # the index may be of truncated vectors
+            return self._index.search(queries, query.k, where=where, texts=texts)[0]
         except DiffaugError as error:  # its message names the folder
             if where is None:
                 raise
@@ -114,7 +116,8 @@ class MemoryCorpus(Corpus):
         if not len(places):
             return []
         vectors = self._vectors if rows is None else self._vectors[places]
-        return [self._hit(int(places[hit.index]), hit.score) for hit in exact_search(vectors, vector[None], query.k)[0]]
+        queries = unit(vector[None, : vectors.shape[1]])  # they may be truncated
+        return [self._hit(int(places[hit.index]), hit.score) for hit in exact_search(vectors, queries, query.k)[0]]
 
     def _hit(self, row: int, score: float) -> Hit:
         others = {name: values[row] for name, values in self.documents.columns.items()}

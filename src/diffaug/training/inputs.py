@@ -29,6 +29,8 @@ def model_fingerprints(recipe: Recipe, fingerprints: Fingerprints = backbone_fin
     found = {"backbone": backbone, "tokenizer": tokenizer}
     if recipe.replaced.generator is not None:
         found["generator"], _ = fingerprints(model_source(recipe.replaced.generator))
+    if recipe.distil.teacher is not None:
+        found["teacher"], _ = fingerprints(model_source(recipe.distil.teacher))
     return found
 
 

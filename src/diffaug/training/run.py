@@ -192,6 +192,7 @@ def _train(
         known = {"hub": corpus.revisions, "leakage": {name: shared.to_dict() for name, shared in leakage.items()}}
         write_text(data_file, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     accelerator.wait_for_everyone()
+    method.prepare(folder / "checkpoints", accelerator.is_main_process)
     cached = None
     if cache is not None and accelerator.num_processes == 1:  # several would have to find the same file at once
         cached = cache.first_stage(recipe, method, stages, source)
