@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 from diffaug.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from diffaug.adaptation.forecasts import Forecast as Forecast
+    from diffaug.adaptation.forecasts import forecast as forecast
+    from diffaug.adaptation.result import AdaptResult as AdaptResult
+    from diffaug.adaptation.run import adapt as adapt
     from diffaug.config import load_recipe as load_recipe
     from diffaug.config.registry import load_plugin as load_plugin
     from diffaug.config.registry import register_loss as register_loss
@@ -28,8 +32,10 @@ if TYPE_CHECKING:
     from diffaug.training.run import train as train
 
 __all__ = [
+    "AdaptResult",
     "DiffaugError",
     "Embedder",
+    "Forecast",
     "Index",
     "Method",
     "StoredVectors",
@@ -37,7 +43,9 @@ __all__ = [
     "TextViews",
     "TwoStage",
     "Views",
+    "adapt",
     "evaluate",
+    "forecast",
     "load_plugin",
     "load_recipe",
     "mine_hard_negatives",
@@ -49,6 +57,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AdaptResult": "diffaug.adaptation.result",
+    "Forecast": "diffaug.adaptation.forecasts",
+    "forecast": "diffaug.adaptation.forecasts",
+    "adapt": "diffaug.adaptation.run",
     "DiffaugError": "diffaug.errors",
     "Embedder": "diffaug.embedder",
     "Index": "diffaug.inference.index",

@@ -110,13 +110,21 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def train_shortly(recipe: Recipe | str, *args: Any, **options: Any) -> Any:
         return train(shorten(load_recipe(recipe) if isinstance(recipe, str) else recipe), *args, **options)
 
+    from diffaug.serve import web
+
+    # A server ends at once, and takes a port that is free.
+    listen = web.listen
+    monkeypatch.setattr(web, "listen", lambda host, port: listen(host, 0))
+    monkeypatch.setattr(web, "run", lambda app, sock, limits: sock.close())
     monkeypatch.setattr(run, "train", train_shortly)
+    monkeypatch.setattr("diffaug.adaptation.trials.train", train_shortly)
     # The workers of a grid inherit this.
     monkeypatch.setattr("diffaug.experiments.worker.train", train_shortly)
     for module in ("diffaug.experiments.executor", "diffaug.inference.workers"):
         monkeypatch.setattr(f"{module}._PROCESSES", multiprocessing.get_context("fork"))
     monkeypatch.setattr(store, "get", lambda source, folder, **options: folder / source.name)
     monkeypatch.setenv("DIFFAUG_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("DIFFAUG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("diffaug.hub.push.HfApi", NoHub)
     monkeypatch.setattr("diffaug.hub.push.get_token", lambda: "a token")
     few_folds(monkeypatch)

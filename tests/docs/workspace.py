@@ -58,6 +58,7 @@ def files() -> dict[str, str | bytes]:
         "dev.tsv": _table("\t", scored[::2]),
         "test.tsv": _table("\t", scored[1::2]),
         "scored.csv": _table(",", [("sentence1", "sentence2", "score"), *((a, b, score) for score, a, b in scored)]),
+        "tickets.csv": _table(",", [("text", "label"), *((s, s.split()[1]) for s in statements)]),
         "triplets.jsonl": _lines([json.dumps(dict(zip(triplet_keys, row, strict=True))) for row in triplets]),
         "beir-folder/corpus.jsonl": _lines([json.dumps({"_id": i, "text": s}) for i, s in documents.items()]),
         "beir-folder/queries.jsonl": _lines([json.dumps({"_id": "q0", "text": "Who saw the dog?"})]),

@@ -173,7 +173,7 @@ def test_a_method_refuses_views_it_does_not_have(recipe_run: Callable[..., Any])
     with pytest.raises(DiffaugError, match=r"needs model\.template"):
         recipe_run("promptbert-sup", "model.template=null")
     with pytest.raises(DiffaugError, match="trains nothing"):
-        recipe_run("untrained-mean", "stage1.steps=3")
+        recipe_run("untrained-mean", "stage1={steps: 3}")
 
 
 def test_templates_of_both_views_are_spaced_alike(recipe_run: Callable[..., Any], tiny_roberta: Path) -> None:

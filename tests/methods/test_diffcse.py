@@ -177,7 +177,7 @@ def recipe(tiny_bert: Path, tiny_masked_lm: Callable[[str], Path], data_files: d
 def test_an_interrupted_run_ends_with_the_same_bits(recipe: Any, cut_off: Callable[..., None], tmp_path: Path) -> None:
     train(recipe, tmp_path / "whole", quiet=True)
     cut_off(recipe, tmp_path / "cut")
-    (kept,) = (tmp_path / "cut" / "checkpoints").iterdir()
+    kept = max((tmp_path / "cut" / "checkpoints").iterdir())
     names = {name.split(".")[1] for name in load_file(kept / "state.safetensors") if name.startswith("model.")}
     assert names == {"encoder", "projection", "discriminator"}
     train(recipe, tmp_path / "cut", resume=True, quiet=True)

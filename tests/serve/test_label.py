@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from diffaug.cli import app as command_line
-from diffaug.data import read_labelled_pairs, read_scored_pairs, read_triplets
+from diffaug.data import read_classes, read_labelled_pairs, read_scored_pairs, read_triplets
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.serve.label.agreement import cohen_kappa
@@ -270,7 +270,7 @@ def test_export_is_what_training_reads(name: str, tmp_path: Path) -> None:
     first = f"{store.kind.fields[0]} 0, {NASTY}"
     if name == "same-different":
         meaning = {"same": "entailment", "different": "not_entailment"}
-        pairs = read_labelled_pairs(path, labels=meaning)
+        pairs = read_labelled_pairs(path)
         assert [label.value for label in pairs.labels] == [meaning[value] for value in values]
         assert pairs.premises[0] == first
     elif name == "scores":
@@ -283,12 +283,9 @@ def test_export_is_what_training_reads(name: str, tmp_path: Path) -> None:
         assert triplets.positives[1] == f"second 1, {NASTY}"
         assert triplets.negatives[1] == f"first 1, {NASTY}"
     else:
-        import csv
-
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert rows[0] == {"text": first, "label": "billing"}
-        assert [row["label"] for row in rows] == values
+        classes = read_classes(path)
+        assert classes.sentences[0] == first
+        assert classes.classes == values
 
 
 @pytest.mark.parametrize("name", NAMES)

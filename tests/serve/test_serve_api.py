@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from serve.gate import Gate
 from starlette.testclient import TestClient
 
 from diffaug.data.documents import Documents
@@ -228,27 +229,6 @@ def test_health_and_metrics(client: TestClient) -> None:
     assert "/no/such/path" not in text
 
 
-class _Gate:
-    """An embedder whose model waits until it may go on; counts its batches."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self.open, self.entered = threading.Event(), threading.Event()
-        self.sizes: list[int] = []
-        self._embedder = embedder
-        self.failing = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._embedder, name)
-
-    def runner(self, batch: Any) -> Any:
-        self.entered.set()
-        self.open.wait()
-        self.sizes.append(len(batch.input_ids))
-        if self.failing:
-            raise RuntimeError("/home/someone/model.bin is broken")
-        return self._embedder.runner(batch)
-
-
 def _batcher(gate: Any, limit: int = 10) -> Batcher:
     batcher = Batcher("m", gate, limit, Metrics(frozenset()))
     batcher.start()
@@ -256,7 +236,7 @@ def _batcher(gate: Any, limit: int = 10) -> Batcher:
 
 
 def test_waiting_requests_are_encoded_together(embedder: Embedder) -> None:
-    gate = _Gate(embedder)
+    gate = Gate(embedder)
     batcher = _batcher(gate)
     first = batcher.submit(["A dog."])
     gate.entered.wait()
@@ -270,7 +250,7 @@ def test_waiting_requests_are_encoded_together(embedder: Embedder) -> None:
 
 
 def test_full_queue_is_refused_until_there_is_room(embedder: Embedder) -> None:
-    gate = _Gate(embedder)
+    gate = Gate(embedder)
     batcher = _batcher(gate, limit=4)
     first = batcher.submit(["A dog."] * 9)  # longer than the queue, but nothing waits
     with pytest.raises(ApiError) as refused:
@@ -284,7 +264,7 @@ def test_full_queue_is_refused_until_there_is_room(embedder: Embedder) -> None:
 
 
 def test_long_request_does_not_hold_up_a_short_one(embedder: Embedder) -> None:
-    gate = _Gate(embedder)
+    gate = Gate(embedder)
     batcher = _batcher(gate, limit=10_000)
     long = batcher.submit([f"{LONG} {i}" for i in range(60)])
     gate.entered.wait()
@@ -297,7 +277,7 @@ def test_long_request_does_not_hold_up_a_short_one(embedder: Embedder) -> None:
 
 
 def test_close_finishes_the_queue_and_refuses_more(embedder: Embedder) -> None:
-    gate = _Gate(embedder)
+    gate = Gate(embedder)
     batcher = _batcher(gate, limit=10_000)
     futures = [batcher.submit([f"Dog {i}"]) for i in range(50)]
     gate.entered.wait()
@@ -312,7 +292,7 @@ def test_close_finishes_the_queue_and_refuses_more(embedder: Embedder) -> None:
 
 
 def test_failure_of_the_model_fails_its_requests_only_and_shows_no_path(embedder: Embedder) -> None:
-    gate = _Gate(embedder)
+    gate = Gate(embedder)
     gate.open.set()
     gate.failing = True
     app = create_app([Served("tiny", gate)], LIMITS)  # type: ignore[arg-type]

@@ -59,7 +59,9 @@ def test_what_a_run_leaves_behind(make_recipe: Callable[..., Recipe], tmp_path: 
     result = train(recipe, tmp_path / "run", quiet=True)
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         "best",
+        "data.json",
         "metrics.jsonl",
+        "provenance.json",
         "recipe.yaml",
         "summary.json",
     ]

@@ -8,7 +8,21 @@ import warnings
 
 import typer
 
-from diffaug.cli import convert, data, embed, evaluate, export, index, label, push, report, reproduce, serve, train
+from diffaug.cli import (
+    adapt,
+    convert,
+    data,
+    embed,
+    evaluate,
+    export,
+    index,
+    label,
+    push,
+    report,
+    reproduce,
+    serve,
+    train,
+)
 from diffaug.errors import DiffaugError
 from diffaug.version import __version__
 
@@ -23,6 +37,7 @@ embed.register(app)
 index.register(app)
 data.register(app)
 train.register(app)
+adapt.register(app)
 evaluate.register(app)
 push.register(app)
 convert.register(app)

@@ -10,7 +10,7 @@ import typer
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.embed import Device, Model, Trust, load_embedder
 from diffaug.cli.plugins import Plugins
-from diffaug.cli.serve import Host, Port, Token, require_packages, run_server
+from diffaug.cli.serve import AllowHost, Host, Port, Token, require_packages, run_server
 from diffaug.errors import DiffaugError
 from diffaug.files import check_output
 
@@ -55,6 +55,7 @@ def label(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
+    allow_host: AllowHost = None,
     column: Columns = None,
     model: Model = None,
     device: Device = None,
@@ -79,7 +80,7 @@ def label(
         if target is not None:
             check_output(target, [sentences, model, *(exclude or ()), *(import_from or ())])
     asked = _kind(out, database, kind, classes or ())
-    limits = Limits(bytes=1 << 20, token=token)
+    limits = Limits(bytes=1 << 20, token=token, hosts=tuple(allow_host or ()))
     sock = None if export_to is not None else listen(host, port)
     documents = read_documents(sentences, parse_columns(column))
     excluded = read_excluded(exclude or ())

@@ -22,6 +22,10 @@ Token = Annotated[
     str | None,
     typer.Option(envvar="DIFFAUG_TOKEN", help="Answer only requests with this bearer token.", show_default=False),
 ]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(help="A name of this server at a reverse proxy on this machine; repeat it.", show_default=False),
+]
 MaxBytes = Annotated[int, typer.Option(min=1, help="Largest request, in bytes.")]
 Seconds = Annotated[float, typer.Option(min=0.1, help="Seconds in which a request must have arrived.")]
 
@@ -53,6 +57,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
+    allow_host: AllowHost = None,
     queue_limit: Annotated[
         int, typer.Option(help="Sentences that may wait; requests beyond are answered with 429.")
     ] = 8_192,
@@ -85,7 +90,7 @@ def serve(
             )
         second = MemoryCorpus(corpus.name, corpus.documents, other.encode(corpus.documents.sentences))
         models.append(Served(served_name(versus), other, second))
-    limits = Limits(max_bytes, timeout, token)
+    limits = Limits(max_bytes, timeout, token, tuple(allow_host or ()))
     app = create_app(models, limits, queue_limit)
     rows = "" if corpus is None else f", {corpus.rows:,} documents"
     run_server(app, sock, limits, f"{models[0].name} (width {embedder.width}, on {embedder.device}{rows})")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from itertools import islice
+from os.path import isfile
 from pathlib import Path
 from typing import Any, overload
 
@@ -117,7 +118,7 @@ def is_large(sources: Sequence[str | InMemoryRows]) -> bool:
             paths.append(source_path(source))
         elif not is_pinned(source):
             return False  # the content is not known before it is read
-    if not all(path.is_file() for path in paths):
+    if not all(map(isfile, paths)):  # the reader says what is wrong
         return False
     return len(paths) < len(sources) or sum(path.stat().st_size for path in paths) >= _LARGE
 

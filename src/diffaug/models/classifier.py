@@ -37,7 +37,13 @@ class Classifier:
 
     @classmethod
     def fit(
-        cls, vectors: Array, classes: Sequence[str], kind: ClassifierKind = "logistic", c: float = 16.0
+        cls,
+        vectors: Array,
+        classes: Sequence[str],
+        kind: ClassifierKind = "logistic",
+        c: float = 16.0,
+        weights: NDArray[np.floating] | None = None,
+        tolerance: float = 1e-7,
     ) -> Classifier:
         """Learn the classes of some vectors.
 
@@ -47,6 +53,8 @@ class Classifier:
             kind: `logistic`: multinomial logistic regression with an L2 penalty, as scikit-learn computes it;
                 `prototypes`: the class whose mean vector has the highest cosine.
             c: inverse strength of the penalty, per example as in scikit-learn; for prototypes the scale of the cosines.
+            weights: (n,), how much each vector counts; None: all the same.
+            tolerance: the largest gradient at which the optimiser stops.
 
         Raises:
             DiffaugError: there is only one class, or the numbers of vectors and classes differ.
@@ -60,19 +68,25 @@ class Classifier:
         place = {name: i for i, name in enumerate(names)}
         targets = torch.tensor([place[name] for name in classes])
         inputs = torch.from_numpy(vectors).double()
+        shares = torch.ones(len(inputs)).double() if weights is None else torch.as_tensor(weights).double()
         if kind == "prototypes":
             one_hot = F.one_hot(targets, len(names)).double()
-            means = F.normalize(one_hot.T @ inputs, dim=-1)
+            means = F.normalize(one_hot.T @ (shares[:, None] * inputs), dim=-1)
             return cls(names, (c * means).float().numpy(), np.zeros(len(names), np.float32))
         weight = torch.zeros(len(names), inputs.shape[1], dtype=torch.float64, requires_grad=True)
         bias = torch.zeros(len(names), dtype=torch.float64, requires_grad=True)
         optimiser = torch.optim.LBFGS(
-            [weight, bias], max_iter=1000, tolerance_grad=1e-7, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+            [weight, bias],
+            max_iter=1000,
+            tolerance_grad=tolerance,
+            tolerance_change=1e-12,
+            line_search_fn="strong_wolfe",
         )
 
         def loss() -> torch.Tensor:
             optimiser.zero_grad()
-            value = F.cross_entropy(inputs @ weight.T + bias, targets) + weight.pow(2).sum() / (2 * c * len(inputs))
+            errors = F.cross_entropy(inputs @ weight.T + bias, targets, reduction="none")
+            value = (shares @ errors + weight.pow(2).sum() / (2 * c)) / len(inputs)
             value.backward()
             return value
 

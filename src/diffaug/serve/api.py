@@ -29,6 +29,7 @@ from diffaug.serve.web import ApiError, Limits, application, field, read_json, r
 
 MAX_INPUTS = 2_048  # sentences per request, as OpenAI's API
 _MAX_HITS = 1_000
+_FEW_NUMBERS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ class _Api:
                 {"object": "list", "data": rows, "model": model.name, "usage": usage, **_truncation(model, encoded)}
             )
 
-        return await run_in_threadpool(render)
+        # Millions of numbers take a second, in which other requests must not wait; for few, a thread takes longer.
+        return render() if encoded.vectors.size < _FEW_NUMBERS else await run_in_threadpool(render)
 
     async def similarity(self, request: Request) -> Response:
         data = await read_json(request)

@@ -55,11 +55,13 @@ class Limits:
         bytes: size of a body.
         seconds: time in which the headers and then the body of a request must have arrived.
         token: bearer token that requests must have; None: none.
+        hosts: names under which a reverse proxy on this machine passes on requests.
     """
 
     bytes: int = 8 << 20
     seconds: float = 20.0
     token: str | None = None
+    hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
@@ -200,7 +202,7 @@ class Guard:
         host = headers.get("host", "")
         server = scope.get("server") or ("", 0)
         # A name of another site that resolves to this machine would make its page "same origin" (DNS rebinding).
-        if _is_loopback(str(server[0])) and _name(host) not in _LOOPBACK:
+        if _is_loopback(str(server[0])) and _name(host) not in {*_LOOPBACK, *self._limits.hosts}:
             raise ApiError(403, "this server answers requests to localhost only")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:

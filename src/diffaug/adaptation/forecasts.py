@@ -1,0 +1,239 @@
+"""What more labels would bring: a power law through scores with fewer labels."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffaug.adaptation.candidates import UNTOUCHED, Candidate, candidates, named
+from diffaug.adaptation.folds import Indices, nested_subset
+from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
+from diffaug.adaptation.measure import measure_name, statistic
+from diffaug.adaptation.trials import Trials
+from diffaug.data.columns import Columns
+from diffaug.data.records import Classes
+from diffaug.data.table import Source
+from diffaug.embedder import Embedder
+from diffaug.errors import DiffaugError
+from diffaug.evaluation.statistics import bootstrap
+
+Floats = NDArray[np.float64]
+
+_SHARES, _DRAWS = (0.25, 0.5, 0.75, 1.0), 5
+_TRAINED_SHARES, _TRAINED_DRAWS = (0.34, 0.67, 1.0), 1
+_SPREADING_DRAWS = 2
+_FOLDS, _TRAINED_FOLDS = 5, 3
+# In points: no score is taken to be perfect.
+_SMALLEST_ERROR = 0.1
+_RESAMPLES = 400
+_CONFIDENCE = 0.8
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The expected gain from more labels.
+
+    Attributes:
+        candidate: how the labels are used.
+        measure: the name of the score.
+        labels: the number there are.
+        more: the number to be added.
+        sizes, scores: the curve: numbers of labels and mean scores.
+        gain: the expected difference between the scores with ``labels + more`` and with ``labels``, in points.
+        low, high: its 80 % interval.
+        visible: the smallest difference that the held-out labels can show with 95 % confidence.
+    """
+
+    candidate: str
+    measure: str
+    labels: int
+    more: int
+    sizes: list[int]
+    scores: list[float]
+    gain: float
+    low: float
+    high: float
+    visible: float
+
+    def words(self) -> str:
+        """The forecast in a sentence."""
+        seen = "could" if self.gain >= self.visible else "could not"
+        return (
+            f"{self.more:,} more labels would bring {self.gain:+.1f} points with {self.candidate} (80 % interval "
+            f"{self.low:+.1f} to {self.high:+.1f}); the held-out labels {seen} show such a difference (they show "
+            f"{self.visible:.1f} or more)."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Forecast:
+        """Read what `to_dict` returned."""
+        return cls(**values)
+
+
+def forecast(
+    model: str | os.PathLike[str],
+    labels: Source,
+    more: int = 300,
+    *,
+    text: Source | None = None,
+    dev: Source | None = None,
+    columns: Columns | None = None,
+    candidate: str | None = None,
+    seed: int = 42,
+    report: Callable[[str], None] = lambda line: None,
+) -> Forecast:
+    """Estimate what more labels would bring.
+
+    The candidate learns from parts of the labels, and is scored on held-out labels. A power law through these scores
+    gives the score with more labels.
+
+    Args:
+        model: a finished embedding model: a folder or hub name.
+        labels: as for `adapt`.
+        more: how many labels would be added.
+        text: unlabelled sentences of the same domain.
+        dev: labels to score on, instead of cross-validation.
+        columns: names of the columns, where they are not the usual ones.
+        candidate: the name of one of the candidates of `adapt`. Default: one that does not train the encoder and takes
+            seconds: with classes label spreading if there is text, otherwise a classifier; with pairs the linear map.
+        seed: of folds, draws and training.
+        report: called with lines on the progress.
+
+    Raises:
+        DiffaugError: anything the user can fix.
+    """
+    start = Embedder.from_pretrained(model)
+    on_gpu = start.device.type != "cpu"
+    inputs = read_inputs(labels, text, dev, columns, most_text(on_gpu), seed, report)
+    known = candidates(inputs, start.encoder, on_gpu)
+    # By default the last that takes seconds.
+    chosen = [each for each in known if not each.trains][-1] if candidate is None else named([candidate], known)[-1]
+    splits = inputs.splits(_TRAINED_FOLDS if chosen.trains else _FOLDS, seed)
+    with tempfile.TemporaryDirectory(prefix="diffaug-") as work:
+        trials = Trials(Path(work), os.fspath(model), start, inputs.text, seed)
+        return forecast_candidate(trials, inputs, splits, chosen, more, report)
+
+
+def forecast_candidate(
+    trials: Trials,
+    inputs: Inputs,
+    splits: Sequence[Indices],
+    candidate: Candidate,
+    more: int,
+    report: Callable[[str], None],
+) -> Forecast:
+    """The forecast of one candidate.
+
+    Raises:
+        DiffaugError: it does not learn from the labels, or they are too few.
+    """
+    if candidate.name == UNTOUCHED and not isinstance(inputs.labelled, Classes):
+        raise DiffaugError(f"the model {UNTOUCHED} does not learn from {inputs.labelled.kind}; name another candidate")
+    shares, draws = (_TRAINED_SHARES, _TRAINED_DRAWS) if candidate.trains else (_SHARES, _DRAWS)
+    if candidate.spreads:
+        draws = min(draws, _SPREADING_DRAWS)  # its classifier learns from all unlabelled text
+    if candidate.trains:
+        if isinstance(inputs.labelled, Classes) and Counter(inputs.labelled.classes).most_common(2)[1][1] < 12:
+            # Of these, a third of a fold's labels has two sentences to learn from in at least two classes.
+            raise DiffaugError(
+                f"a forecast of {candidate.name} needs two classes with 12 sentences; name a candidate that does not "
+                "train the encoder"
+            )
+        report(f"{candidate.name} is trained {len(shares) * draws * len(splits)} times")
+    sizes = np.zeros(len(shares))
+    values = np.zeros((draws, len(shares), 1 + _RESAMPLES))
+    for j, share in enumerate(shares):
+        for draw in range(draws if share < 1 else 1):
+            found = []
+            for number, rows in enumerate(splits):
+                learned, test = inputs.parts(rows)
+                name = f"fold{number}"
+                if share < 1:
+                    learned = learned.take(nested_subset(learned, share, trials.seed + draw).tolist())
+                    name += f"-share{share:g}-draw{draw}"
+                outcomes, seconds = trials.outcomes(candidate, learned, test, name)
+                found.append(outcomes)
+                sizes[j] += len(learned)
+                if candidate.trains:
+                    report(f"{candidate.name}, {len(learned):,} labels, fold {number + 1}: {seconds:.0f} s")
+            score = statistic(inputs.labelled, found)
+            # The same resamples of the held-out rows for every number of labels.
+            values[draw, j] = [score.value(), *bootstrap(score, "forecast", _RESAMPLES, trials.seed)]
+        if share == 1:
+            values[:, j] = values[0, j]
+        sizes[j] /= len(splits) * (draws if share < 1 else 1)
+    if len({round(size) for size in sizes}) < len(shares):
+        raise DiffaugError(f"{len(inputs.labelled)} labels are too few for a forecast; parts of them are all alike")
+    gain, low, high, visible = fit_gain(sizes, values, len(inputs.labelled), more, trials.seed)
+    return Forecast(
+        candidate.name,
+        measure_name(inputs.labelled),
+        len(inputs.labelled),
+        more,
+        [round(size) for size in sizes],
+        values[:, :, 0].mean(0).tolist(),
+        gain,
+        low,
+        high,
+        visible,
+    )
+
+
+def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -> tuple[float, float, float, float]:
+    """Fit the power law ``100 - score = a * n ** -b`` to scores over numbers of labels.
+
+    A limit below 100 as a third parameter makes forecasts worse: a few noisy points do not determine it.
+
+    Args:
+        sizes: numbers of labels, at least three, increasing.
+        values: (draws, sizes, 1 + resamples): scores up to 100; each draw is a series of nested subsets. First the
+            scores of the held-out rows, then those of resamples of these rows.
+        labels: the number there are.
+        more: the number to be added.
+        seed: of the resampling of draws.
+
+    Returns:
+        the gain, the ends of its 80 % interval, and the smallest visible difference.
+    """
+    draws, count, resamples = values.shape
+    rng = np.random.default_rng(seed)
+    chosen = rng.integers(draws, size=(resamples, draws))
+    chosen[0] = np.arange(draws)
+    curves = np.stack([values[chosen[r], :, r].mean(0) for r in range(resamples)])  # (resamples, sizes)
+    gains = _gains(sizes, curves, labels, more)
+    # The labels there are, and those to come, are one draw; a score varies less the more labels it has.
+    spread = np.sqrt(np.mean(values[:, :-1, 0].var(0, ddof=1) * sizes[:-1])) if draws > 1 else 0.0
+    noise = spread / np.sqrt(labels)
+    drawn = gains[1:] + rng.normal(0, 1, resamples - 1) * noise
+    low, high = np.quantile(drawn, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
+    visible = 1.96 * float(np.std(curves[1:, -1] - curves[1:, count // 2 - 1]))
+    return float(gains[0]), float(low), float(high), visible
+
+
+def _gains(sizes: Floats, curves: Floats, labels: int, more: int) -> Floats:
+    """(curves,): the rise of the power law through each curve between ``labels`` and ``labels + more``.
+
+    Args:
+        sizes: (sizes,)
+        curves: (curves, sizes)
+        labels, more: see `fit_gain`.
+    """
+    logs = np.log(sizes) - np.log(sizes).mean()
+    errors = np.log(np.maximum(100 - curves, _SMALLEST_ERROR))
+    exponents = np.minimum(0, errors @ logs / (logs @ logs))  # a curve never falls
+    scale = errors.mean(1) - exponents * np.log(sizes).mean()
+    now, later = (np.exp(scale + exponents * np.log(n)) for n in (labels, labels + more))
+    gains: Floats = now - later
+    return gains

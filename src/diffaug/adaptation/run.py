@@ -1,0 +1,207 @@
+"""Adapt a model: try candidates by cross-validation on the user's labels, and keep one only if it is better."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from diffaug.adaptation.candidates import Candidate, candidates, named
+from diffaug.adaptation.folds import Indices
+from diffaug.adaptation.forecasts import Forecast, forecast_candidate
+from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
+from diffaug.adaptation.measure import Outcomes, measure_name, statistic
+from diffaug.adaptation.result import AdaptResult, Row, choose, compare_all, verdict
+from diffaug.adaptation.trials import Trials
+from diffaug.data.columns import Columns
+from diffaug.data.records import Classes, summary
+from diffaug.data.table import Source
+from diffaug.embedder import Embedder
+from diffaug.errors import DiffaugError
+from diffaug.files import atomic_file, exclusive_lock
+from diffaug.provenance import RunProvenance, device_name
+
+MODEL, RESULT = "model", "adapt.json"
+_WORK, _REQUEST = "work", "request.json"
+
+
+def adapt(
+    model: str | os.PathLike[str],
+    labels: Source,
+    out: str | os.PathLike[str],
+    *,
+    text: Source | None = None,
+    dev: Source | None = None,
+    columns: Columns | None = None,
+    folds: int = 3,
+    more: int = 300,
+    only: Sequence[str] | None = None,
+    seed: int = 42,
+    report: Callable[[str], None] = lambda line: None,
+) -> AdaptResult:
+    """Adapt a finished embedding model to labels of any kind, if that is shown to help.
+
+    Each candidate learns from the labels without a part and is scored on that part, in turn for ``folds`` parts. The
+    candidate with the highest score is the result if a paired bootstrap over the held-out rows shows with 95 %
+    confidence that it is better than the untouched model; it then learns from all labels. Otherwise the model stays as
+    it is.
+
+    Args:
+        model: a folder of diffaug, sentence-transformers or transformers, or a hub name.
+        labels: triplets, pairs (same / different, scored, or all matching), or sentences with a class.
+        out: a folder for the result. An interrupted call is continued by the same call.
+        text: unlabelled sentences of the same domain, which help with classes.
+        dev: labels of the same kind that decide instead of cross-validation.
+        columns: names of the columns, where they are not the usual ones.
+        folds: number of parts.
+        more: the number of additional labels of the forecast.
+        only: names of the candidates to try, besides the untouched model; None: all.
+        seed: of folds and training.
+        report: called with lines on the progress.
+
+    Raises:
+        DiffaugError: anything the user can fix; nothing that was there before is changed.
+    """
+    begin = time.monotonic()
+    if folds < 2:
+        raise DiffaugError(f"the number of folds must be at least 2, got {folds}")
+    folder, name = Path(out), os.fspath(model)
+    _check_folder(folder)
+    start = Embedder.from_pretrained(name)
+    on_gpu = start.device.type != "cpu"
+    inputs = read_inputs(labels, text, dev, columns, most_text(on_gpu), seed, report)
+    tried = named(only, candidates(inputs, start.encoder, on_gpu))
+    used = RunProvenance.now(device_name(start.device), inputs.files, {"model": start.fingerprint()})
+    request = {"folds": folds, "seed": seed, "only": only and list(only), "data": inputs.digest()}
+    with _claimed(folder, request, used):
+        trials = Trials(folder / _WORK, name, start, inputs.text, seed)
+        splits = inputs.splits(folds, seed)
+        held = f"{len(inputs.held):,} dev labels" if inputs.held is not None else f"{len(splits)} held-out folds"
+        report(f"{summary(inputs.labelled)}; {measure_name(inputs.labelled)} on {held}")
+        rows = compare_all(inputs.labelled, _measure(trials, inputs, splits, tried, report))
+        chosen = choose(rows)
+        candidate = next(each for each in tried if each.name == chosen.name)
+        predicted = _forecast(trials, inputs, splits, tried, chosen, rows, more)
+        target = None
+        if candidate.changes_model or isinstance(inputs.labelled, Classes):
+            report(f"{candidate.name}: learning from all labels")
+            target = folder / MODEL
+            trials.finished(candidate, inputs.labelled).save(target, overwrite=True)
+        result = AdaptResult(
+            labels=summary(inputs.labelled),
+            measure=measure_name(inputs.labelled),
+            held_out=held,
+            rows=rows,
+            chosen=chosen.name,
+            verdict=verdict(chosen, rows, inputs.labelled),
+            model=target,
+            forecast=predicted,
+            seconds=time.monotonic() - begin,
+        )
+        with atomic_file(folder / RESULT) as path:
+            path.write_text(json.dumps({**result.to_dict(), "provenance": used.to_dict()}, indent=1) + "\n", "utf-8")
+        shutil.rmtree(folder / _WORK, ignore_errors=True)
+    return result
+
+
+def _measure(
+    trials: Trials,
+    inputs: Inputs,
+    splits: Sequence[Indices],
+    tried: Sequence[Candidate],
+    report: Callable[[str], None],
+) -> dict[str, tuple[list[Outcomes], float]]:
+    """What each candidate does in each fold, and how long that takes."""
+    measured: dict[str, tuple[list[Outcomes], float]] = {}
+    clock = _TimeLeft(tried, len(splits))
+    for candidate in tried:
+        outcomes, total = [], 0.0
+        for number, rows in enumerate(splits):
+            found, seconds = trials.outcomes(candidate, *inputs.parts(rows), f"fold{number}")
+            outcomes.append(found)
+            total += seconds
+            clock.spent(candidate, seconds)
+            if candidate.trains:
+                report(f"{candidate.name}: fold {number + 1} of {len(splits)}, {seconds:.0f} s{clock.left()}")
+        score = statistic(inputs.labelled, outcomes).value()
+        report(f"{candidate.name}: {score:.2f} ({total:.0f} s)")
+        measured[candidate.name] = outcomes, total
+    return measured
+
+
+class _TimeLeft:
+    """Estimates the time left, in proportion to the cost of the candidates that are left."""
+
+    def __init__(self, tried: Sequence[Candidate], folds: int) -> None:
+        costs = [candidate.cost() for candidate in tried]
+        self._left = sum(costs) * folds + max(costs)  # the best is trained once more
+        self._done, self._seconds = 0.0, 0.0
+
+    def spent(self, candidate: Candidate, seconds: float) -> None:
+        if candidate.trains:
+            self._seconds += seconds
+            self._done += candidate.cost()
+            self._left -= candidate.cost()
+
+    def left(self) -> str:
+        seconds = self._left * self._seconds / self._done
+        return f"; about {seconds / 60:.0f} min left" if seconds >= 90 else f"; about {seconds:.0f} s left"
+
+
+def _forecast(
+    trials: Trials,
+    inputs: Inputs,
+    splits: Sequence[Indices],
+    tried: Sequence[Candidate],
+    chosen: Row,
+    rows: Sequence[Row],
+    more: int,
+) -> Forecast | None:
+    """The forecast of the chosen candidate, or else of the best that learns from the labels and takes seconds."""
+    scores = {row.name: row.score for row in rows}
+    cheap = [each for each in tried if not each.trains and (each.changes_model or isinstance(inputs.labelled, Classes))]
+    if not cheap:
+        return None
+    best = max(cheap, key=lambda each: (each.name == chosen.name, scores[each.name]))
+    try:
+        return forecast_candidate(trials, inputs, splits, best, more, lambda line: None)
+    except DiffaugError:  # too few labels
+        return None
+
+
+def _check_folder(folder: Path) -> None:
+    if (folder / RESULT).is_file():
+        raise DiffaugError(f"{folder} holds a finished result; choose another folder or remove it")
+    if folder.exists() and not (folder.is_dir() and ((folder / _REQUEST).is_file() or not any(folder.iterdir()))):
+        raise DiffaugError(f"{folder} exists and is not a folder of adapt; choose another folder")
+
+
+@contextmanager
+def _claimed(folder: Path, request: Mapping[str, Any], used: RunProvenance) -> Iterator[None]:
+    """Lock the folder of a result while the block runs; refuse one that was begun with something else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(folder / ".lock", f"another process is writing to {folder}"):
+        path = folder / _REQUEST
+        if path.is_file():
+            before = json.loads(path.read_text("utf-8"))
+            earlier = RunProvenance.load(folder) or used
+            changed = earlier.changed(used).inputs
+            changed += [
+                f"{name} was {before.get(name)}, is {value}"
+                for name, value in request.items()
+                if before.get(name) != value and not (name == "data" and changed)
+            ]
+            if changed:
+                raise DiffaugError(
+                    f"{folder} was begun with something else ({'; '.join(changed)}); choose another folder or remove it"
+                )
+        else:
+            used.save(folder)
+            with atomic_file(path) as temporary:
+                temporary.write_text(json.dumps(request) + "\n", "utf-8")
+        yield

@@ -1,0 +1,122 @@
+"""Fit a candidate to labelled rows: what `adapt` and `forecast` do again and again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffaug.adaptation.candidates import Candidate
+from diffaug.adaptation.linear import apply_linear, fit_linear, with_linear
+from diffaug.adaptation.measure import Array, Encode, Outcomes, fit_classifier, held_out, pseudo_labelled
+from diffaug.config import load_recipe
+from diffaug.data.records import Classes, Labelled, LabelledPairs, ScoredPairs, Triplets
+from diffaug.embedder import Embedder
+from diffaug.files import atomic_file
+from diffaug.training.run import train
+from diffaug.training.run_cache import RunCache
+
+
+@dataclass
+class Trials:
+    """Fits candidates to rows, scores them on others, and stores what it found.
+
+    Attributes:
+        work: a folder for results and unfinished training; what is stored there is not computed again.
+        model: the folder or name of the model to start from.
+        start: the loaded model.
+        text: unlabelled sentences.
+        seed: of training.
+    """
+
+    work: Path
+    model: str
+    start: Embedder
+    text: list[str]
+    seed: int
+    _cache: RunCache = field(default_factory=RunCache)
+    _vectors: dict[str, Array] = field(default_factory=dict)
+
+    def outcomes(self, candidate: Candidate, rows: Labelled, test: Labelled, name: str) -> tuple[Outcomes, float]:
+        """Fit a candidate to ``rows``, and apply it to ``test``; also the seconds this took.
+
+        Args:
+            candidate: what to fit.
+            rows: what it may learn from.
+            test: held-out rows.
+            name: of the stored result.
+        """
+        path = self.work / f"{candidate.key}-{name}.npz"
+        if path.is_file():
+            with np.load(path) as stored:
+                found = dict(stored.items())
+            return found, float(found.pop("seconds"))
+        begin = time.monotonic()
+        folder = self.work / f"{candidate.key}-{name}"
+        found = held_out(self._encoder(candidate, rows, folder), rows, test, self._text(candidate))
+        seconds = time.monotonic() - begin
+        self.work.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, seconds=seconds, **found)  # type: ignore[arg-type]
+        shutil.rmtree(folder, ignore_errors=True)
+        return found, seconds
+
+    def finished(self, candidate: Candidate, rows: Labelled) -> Embedder:
+        """The candidate fitted to all labels, with the classifier of the classes."""
+        if candidate.trains:
+            embedder = self._trained(candidate, rows, self.work / f"{candidate.key}-final")
+            encode: Encode = embedder.encode
+        else:
+            embedder, encode = self.start, self.encode_start
+            if candidate.linear:
+                with_linear(embedder, fit_linear(encode, rows, self.seed))
+        if isinstance(rows, Classes):
+            embedder.classifier = fit_classifier(encode, rows, self._text(candidate))
+        return embedder
+
+    def encode_start(self, sentences: Sequence[str]) -> Array:
+        """Vectors of the untouched model, each computed once."""
+        missing = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._vectors]
+        if missing:
+            self._vectors.update(zip(missing, self.start.encode(missing), strict=True))
+        return np.stack([self._vectors[sentence] for sentence in sentences])
+
+    def _text(self, candidate: Candidate) -> list[str] | None:
+        return self.text if candidate.spreads else None
+
+    def _encoder(self, candidate: Candidate, rows: Labelled, folder: Path) -> Encode:
+        if candidate.trains:
+            return self._trained(candidate, rows, folder).encode
+        if not candidate.linear:
+            return self.encode_start
+        weight = fit_linear(self.encode_start, rows, self.seed)
+        return lambda sentences: apply_linear(weight, self.encode_start(sentences))
+
+    def _trained(self, candidate: Candidate, rows: Labelled, folder: Path) -> Embedder:
+        if candidate.pseudo_labels:
+            assert isinstance(rows, Classes)
+            rows = pseudo_labelled(self.encode_start, rows, self.text, self.seed)
+        changes = [*candidate.changes, f"model.backbone={json.dumps(self.model)}", f"seed={self.seed}"]
+        recipe = load_recipe(str(candidate.recipe), [*changes, "data.on_bad=skip"])
+        trained = train(recipe, folder, nli=_as_rows(rows), resume=True, quiet=True, cache=self._cache)
+        return Embedder.from_pretrained(trained.model)
+
+
+def _as_rows(labelled: Labelled) -> list[dict[str, Any]]:
+    """Rows with the usual names of columns."""
+    if isinstance(labelled, LabelledPairs):
+        names: tuple[str, ...] = ("premise", "hypothesis", "label")
+        return [dict(zip(names, (first, second, label.value), strict=True)) for first, second, label in labelled]
+    if isinstance(labelled, Classes):
+        names = ("text", "label")
+    elif isinstance(labelled, ScoredPairs):
+        names = ("sentence1", "sentence2", "score")
+    else:
+        names = ("anchor", "positive", "negative")[: 3 if isinstance(labelled, Triplets) else 2]
+    return [dict(zip(names, row, strict=True)) for row in labelled]

@@ -1,0 +1,125 @@
+"""`diffaug adapt` and `diffaug forecast`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffaug.cli.columns import Columns, parse_columns
+
+Model = Annotated[str, typer.Argument(help="A finished embedding model: a folder or hub name.")]
+Labels = Annotated[str, typer.Option("--labels", "-l", metavar="FILE", help="Your labels, of any kind.")]
+Text = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Unlabelled sentences of your domain.", show_default=False)
+]
+Dev = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Labels of the same kind that decide, instead of cross-validation.", show_default=False
+    ),
+]
+More = Annotated[int, typer.Option(help="The number of additional labels of the forecast.", min=1)]
+Seed = Annotated[int, typer.Option(help="Seed of folds, draws and training.", min=0)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to ``app``."""
+    app.command()(adapt)
+    app.command()(forecast)
+
+
+def adapt(
+    model: Model,
+    labels: Labels,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the result; an interrupted one is continued.")
+    ],
+    text: Text = None,
+    dev: Dev = None,
+    column: Columns = None,
+    folds: Annotated[int, typer.Option(help="Parts of the labels, each held out once.", min=2)] = 3,
+    more: More = 300,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Try only this candidate; repeat for several.")
+    ] = None,
+    seed: Seed = 42,
+    quiet: Quiet = False,
+) -> None:
+    """Adapt a model to your labels, if cross-validation shows that it helps."""
+    from rich.console import Console
+
+    from diffaug.adaptation import adapt as run
+    from diffaug.tabular import rich_table
+    from diffaug.training.loop import TrainingInterrupted
+
+    try:
+        result = run(
+            model,
+            labels,
+            out,
+            text=text,
+            dev=dev,
+            columns=parse_columns(column),
+            folds=folds,
+            more=more,
+            only=only,
+            seed=seed,
+            report=_reporter(quiet),
+        )
+    except (TrainingInterrupted, KeyboardInterrupt) as interrupted:
+        typer.secho(f"interrupted; the same command continues in {out}", err=True)
+        raise typer.Exit(128 + getattr(interrupted, "signal", 2)) from None
+    console = Console()
+    console.print(rich_table(result.table(), console.width))
+    typer.echo(result.verdict)
+    if result.forecast is not None:
+        typer.echo(result.forecast.words())
+    typer.echo(f"model      {result.model or model}   ({result.seconds:.0f} s)")
+    if result.model is not None:
+        command = "predict sentences.txt" if "class" in result.labels else "encode sentences.txt -o vectors.npy"
+        typer.echo(f"next       diffaug {command} --model {result.model}")
+
+
+def forecast(
+    model: Model,
+    labels: Labels,
+    more: More = 300,
+    text: Text = None,
+    dev: Dev = None,
+    column: Columns = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How the labels are used, one of adapt's candidates; default: one that does not train the encoder.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Seed = 42,
+    quiet: Quiet = False,
+) -> None:
+    """Estimate what more labels would bring."""
+    from diffaug.adaptation import forecast as run
+
+    found = run(
+        model,
+        labels,
+        more,
+        text=text,
+        dev=dev,
+        columns=parse_columns(column),
+        candidate=candidate,
+        seed=seed,
+        report=_reporter(quiet),
+    )
+    for size, score in zip(found.sizes, found.scores, strict=True):
+        typer.echo(f"{size:>8,} labels   {found.measure} {score:.2f}")
+    typer.echo(found.words())
+
+
+def _reporter(quiet: bool) -> Callable[[str], None]:
+    return (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))

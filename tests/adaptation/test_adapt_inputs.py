@@ -1,0 +1,143 @@
+"""Labels that cannot decide anything: one clear sentence each, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adaptation.adapt_data import KINDS, STATEMENTS, classes, same_or_different, scored, triplets, unlabelled
+from typer.testing import CliRunner
+
+from diffaug import DiffaugError, adapt, forecast
+from diffaug.adaptation.inputs import read_inputs
+from diffaug.cli import app
+
+
+def _one_class() -> list[dict[str, Any]]:
+    return [{"text": text, "label": "news"} for text in STATEMENTS]
+
+
+def _single_sentence() -> list[dict[str, Any]]:
+    return [*classes(), {"text": "What is this?", "label": "question"}]
+
+
+def _equal_scores() -> list[dict[str, Any]]:
+    return [{**row, "score": 3.0} for row in scored()]
+
+
+def _all_same() -> list[dict[str, Any]]:
+    return [{**row, "label": "same"} for row in same_or_different()]
+
+
+def _two_classes() -> list[dict[str, Any]]:
+    return [*classes(), {"text": STATEMENTS[0].upper(), "label": "cat"}]
+
+
+def _same_and_different() -> list[dict[str, Any]]:
+    first = same_or_different()[0]
+    swapped = {"sentence1": first["sentence2"], "sentence2": first["sentence1"], "label": "same"}
+    return [*same_or_different(), swapped]
+
+
+def _positive_and_negative() -> list[dict[str, Any]]:
+    first = triplets()[0]
+    return [*triplets(), {**first, "positive": first["negative"], "negative": "Something else."}]
+
+
+BAD = {
+    "ten labels": (lambda: classes()[:10], "the labels are 10 rows; at least 20 are needed"),
+    "one class": (_one_class, "one class only ('news')"),
+    "a class with one sentence": (_single_sentence, "1 of 9 classes of the labels have one sentence only, such as 'qu"),
+    "all scores equal": (_equal_scores, "every score is 3"),
+    "one kind of pairs": (_all_same, "have 40 pairs that are the same and 0 that differ; at least 5"),
+    "a sentence in two classes": (_two_classes, "contradict each other: 'THE DOG IS IN THE NEWS.' is both 'dog' and"),
+    "a pair same and different": (_same_and_different, "are both 'not_entailment' and 'entailment'"),
+    "a positive that is a negative": (_positive_and_negative, "are both 'negative' and 'positive'"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_labels_are_one_sentence(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
+    make, message = BAD[kind]
+    for call in (
+        lambda: adapt(tiny_bert, make(), tmp_path / "out"),
+        lambda: forecast(tiny_bert, make()),
+    ):
+        with pytest.raises(DiffaugError) as error:
+            call()
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("dev", "message"),
+    [
+        (lambda: [{"text": f"{text} ", "label": "dog"} for text in STATEMENTS[:3]] + _fresh("dog")[3:], "3 of 20 rows"),
+        (lambda: _fresh("bird"), "1 classes of the dev labels have no labels, such as 'bird'"),
+        (scored, "the dev labels are scored pairs, the labels sentences with a class"),
+        (lambda: _fresh("dog")[:5], "the dev labels are 5 rows"),
+    ],
+)
+def test_bad_dev_labels(dev: Any, message: str, tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(DiffaugError) as error:
+        adapt(tiny_bert, classes(), tmp_path / "out", dev=dev())
+    assert message in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def _fresh(name: str) -> list[dict[str, Any]]:
+    return [{"text": f"New sentence {i}", "label": name if i % 2 else "cat"} for i in range(20)]
+
+
+def test_dev_pairs_that_share_one_sentence_are_reported() -> None:
+    lines: list[str] = []
+    dev = [{**row, "sentence2": f"Sentence {i}."} for i, row in enumerate(scored())]
+    read_inputs(scored(), None, dev, None, 10, 0, lines.append)
+    assert lines == ["48 of 48 rows of the dev labels have a sentence that is among the labels"]
+
+
+def test_text_is_drawn_from_the_whole_file_without_labelled_sentences() -> None:
+    lines: list[str] = []
+    text = [*STATEMENTS[:5], *unlabelled(), *unlabelled()]
+    inputs = read_inputs(classes(), text, None, None, 12, 0, lines.append)
+    assert len(inputs.text) == len(set(inputs.text)) == 12
+    assert not set(inputs.text) & set(STATEMENTS)
+    assert lines == ["12 of 48 unlabelled sentences are used, drawn at random"]
+    # The file is sorted by topic; the part has sentences from everywhere.
+    assert len({sentence.split()[1] for sentence in inputs.text}) >= 5
+
+
+@pytest.mark.parametrize("content", ["file", "folder"])
+def test_other_files_are_not_written_over(content: str, tiny_bert: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if content == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / "notes.txt").write_text("mine")
+    with pytest.raises(DiffaugError, match="is not a folder of adapt; choose another folder"):
+        adapt(tiny_bert, classes(), out)
+    assert (out if content == "file" else out / "notes.txt").read_text() == "mine"
+
+
+def test_unknown_candidates_are_named(tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(DiffaugError, match="no candidate 'magic' for these labels; there are as it is, linear"):
+        adapt(tiny_bert, scored(), tmp_path / "out", only=["magic"])
+    with pytest.raises(DiffaugError, match="does not learn from scored pairs"):
+        forecast(tiny_bert, scored(), candidate="as it is")
+
+
+def test_the_command_reports_an_error_in_one_line(tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.csv").write_text("text,label\none,a\ntwo,b\nthree,a\nfour,b\n")
+    result = CliRunner().invoke(
+        app, ["adapt", str(tiny_bert), "--labels", str(tmp_path / "few.csv"), "--out", str(tmp_path / "out")]
+    )
+    assert isinstance(result.exception, DiffaugError)
+    assert "at least 20 are needed" in str(result.exception)
+
+
+def test_every_kind_is_read() -> None:
+    for make in KINDS.values():
+        assert len(read_inputs(make(), None, None, None, 10, 0, print).labelled) >= 40

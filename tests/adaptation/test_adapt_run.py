@@ -1,0 +1,178 @@
+"""`adapt` from labels to a saved model, with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from adaptation.adapt_data import KINDS, STATEMENTS, classes, scored, unlabelled
+from typer.testing import CliRunner
+
+from diffaug import AdaptResult, DiffaugError, Embedder, adapt
+from diffaug.adaptation import candidates, run
+from diffaug.adaptation.linear import apply_linear, with_linear
+from diffaug.cli import app
+from diffaug.training.loop import TrainingInterrupted
+
+
+def prefer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Choose this candidate, whatever its score is."""
+    monkeypatch.setattr(run, "choose", lambda rows: next(row for row in rows if row.name == name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_from_labels_to_a_result(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    result = adapt(tiny_bert, KINDS[kind](), tmp_path / "out", folds=2, more=50, report=lines.append)
+    names = ["as it is", *([] if kind == "classes" else ["linear map"]), "SimCSE", "DiffAug"]
+    assert [row.name for row in result.rows] == names
+    assert all(0 <= row.score <= 100 for row in result.rows if kind != "scored")
+    assert result.forecast is not None
+    assert result.forecast.more == 50
+    assert any("left" in line for line in lines)
+    stored = json.loads((tmp_path / "out" / "adapt.json").read_text())
+    assert stored["provenance"]["models"]["model"] == Embedder.from_pretrained(tiny_bert).fingerprint()
+    assert AdaptResult.from_dict(stored).table() == result.table()
+    assert not (tmp_path / "out" / "work").exists()
+    assert (result.model is not None) == (kind == "classes" or result.chosen != "as it is")
+    with pytest.raises(DiffaugError, match="holds a finished result"):
+        adapt(tiny_bert, KINDS[kind](), tmp_path / "out", folds=2)
+
+
+@pytest.mark.parametrize("name", ["as it is", "label spreading", "self-training"])
+def test_the_saved_model_predicts(name: str, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer(monkeypatch, name)
+    result = adapt(tiny_bert, classes(), tmp_path / "out", text=unlabelled(), folds=2, only=[name])
+    assert result.chosen == name
+    assert result.model is not None
+    embedder = Embedder.from_pretrained(result.model)
+    assert embedder.classifier is not None
+    assert embedder.classifier.names == sorted({row["label"] for row in classes()})
+    right = [embedder.predict(row["text"]) == row["label"] for row in classes()]
+    assert np.mean(right) > 0.5  # of eight classes
+    same = Embedder.from_pretrained(tiny_bert).encode(STATEMENTS)
+    assert np.allclose(embedder.encode(STATEMENTS), same, atol=1e-5) == (name != "self-training")
+
+
+def test_a_chosen_linear_map_is_the_last_layer(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefer(monkeypatch, "linear map")
+    result = adapt(tiny_bert, scored(), tmp_path / "out", only=["linear map"])
+    assert result.model is not None
+    mapped, start = Embedder.from_pretrained(result.model), Embedder.from_pretrained(tiny_bert)
+    weight = mapped.encoder.state_dict()["head.0.0.weight"].numpy()
+    expected = apply_linear(weight, start.encode(STATEMENTS))
+    np.testing.assert_allclose(mapped.encode(STATEMENTS), expected, atol=1e-5)
+    assert not np.allclose(expected, start.encode(STATEMENTS), atol=1e-3)
+
+
+def test_a_linear_map_follows_the_layers_there_are(tiny_bert: Path, tmp_path: Path) -> None:
+    start = Embedder.from_pretrained(tiny_bert)
+    vectors = start.encode(STATEMENTS)
+    weights = [np.random.default_rng(i).normal(size=(32, 32)).astype(np.float32) for i in range(2)]
+    for weight in weights:
+        with_linear(start, weight)
+    start.save(tmp_path / "mapped")
+    found = Embedder.from_pretrained(tmp_path / "mapped").encode(STATEMENTS)
+    np.testing.assert_allclose(found, apply_linear(weights[1] @ weights[0], vectors), atol=1e-5)
+
+
+def test_a_better_model_is_chosen_by_the_dev_labels(tiny_bert: Path, tmp_path: Path) -> None:
+    """The dev labels are other sentences of the same classes; more text only helps where it is used."""
+    dev = [{"text": sentence, "label": sentence.split()[1]} for sentence in unlabelled()[::2]]
+    result = adapt(tiny_bert, classes(), tmp_path / "out", dev=dev, text=unlabelled(), only=["label spreading"])
+    assert result.held_out == "24 dev labels"
+    assert [row.name for row in result.rows] == ["as it is", "label spreading"]
+    assert result.verdict.startswith(("Use label spreading", "Do not train"))
+
+
+def test_an_interrupted_call_is_continued(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted in the third fit; the first two are not computed again, and the result is that of one call."""
+
+    def call(out: Path) -> AdaptResult:
+        return adapt(tiny_bert, scored(), out, folds=2, only=["SimCSE", "linear map"])
+
+    whole = call(tmp_path / "whole")
+    from diffaug.adaptation import trials
+
+    train, calls = trials.train, []
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise TrainingInterrupted(2)
+        return train(*args, **options)
+
+    monkeypatch.setattr(trials, "train", interrupted)
+    with pytest.raises(TrainingInterrupted):
+        call(tmp_path / "out")
+    assert not (tmp_path / "out" / "adapt.json").exists()
+    for change, message in (
+        ({"seed": 1}, "seed was 42, is 1"),
+        ({"folds": 3}, "folds was 2, is 3"),
+    ):
+        with pytest.raises(DiffaugError, match=message):
+            adapt(tiny_bert, scored(), tmp_path / "out", **{"folds": 2, "only": ["SimCSE", "linear map"], **change})
+    with pytest.raises(DiffaugError, match="was begun with something else"):
+        adapt(tiny_bert, scored()[:-1], tmp_path / "out", folds=2, only=["SimCSE", "linear map"])
+    again = call(tmp_path / "out")
+    assert len(calls) == 3 + (again.chosen == "SimCSE")
+    strip = lambda result: [(row.name, row.score) for row in result.rows]  # noqa: E731
+    assert strip(again) == strip(whole)
+
+
+def test_another_model_is_refused_by_name(
+    tiny_bert: Path, tiny_roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "compare_all", fail)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(tiny_bert, scored(), tmp_path / "out", only=[])
+    with pytest.raises(DiffaugError, match=r"model was .*, is "):
+        adapt(tiny_roberta, scored(), tmp_path / "out", only=[])
+
+
+@pytest.mark.parametrize("family", ["mpnet", "bert"])
+def test_models_without_prefixes_have_adapters(family: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = Embedder.from_pretrained(tiny(family)).encoder
+    settings = candidates._view_settings(encoder)
+    assert settings == (("views.kind=adapter", "views.bottleneck=64") if family == "mpnet" else ())
+    assert encoder.backbone.config._attn_implementation != "diffaug_prefix"
+
+
+def test_a_model_with_prefixes_keeps_them(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapted once by DiffAug, and then again; SimCSE, which would drop the prefixes, is no candidate."""
+    prefer(monkeypatch, "DiffAug")
+    first = adapt(tiny_bert, scored(), tmp_path / "first", folds=2, only=["DiffAug"])
+    assert first.model is not None
+    second = adapt(first.model, scored(), tmp_path / "second", folds=2, only=["DiffAug"])
+    assert second.model is not None
+    assert Embedder.from_pretrained(second.model).encoder.config.prefix is not None
+    with pytest.raises(DiffaugError, match="there are as it is, linear map, DiffAug"):
+        adapt(first.model, scored(), tmp_path / "third", only=["SimCSE"])
+
+
+def test_the_command_prints_table_verdict_and_model(tiny_bert: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in classes()))
+    arguments = [str(tiny_bert), "--labels", str(labels)]
+    result = CliRunner().invoke(
+        app, ["adapt", *arguments, "--out", str(tmp_path / "out"), "--only", "as it is", "--more", "40"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "Do not train" in result.stdout
+    assert "40 more labels would bring" in result.stdout
+    assert f"diffaug predict sentences.txt --model {tmp_path / 'out' / 'model'}" in result.stdout
+    result = CliRunner().invoke(app, ["forecast", *arguments, "--more", "40"])
+    assert result.exit_code == 0, result.output
+    assert "40 more labels would bring" in result.stdout
+    assert result.stdout.count("labels   accuracy") == 4
+    shutil.rmtree(tmp_path / "out" / "model")
