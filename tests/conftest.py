@@ -7,6 +7,7 @@ several conftest.py, and Python knows only one of them by that name.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING
 # Before anything imports the hub's client, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# A forked process has none of the threads of its parent. If it collected an ONNX session, it would wait for them forever.
+os.register_at_fork(before=gc.collect, after_in_child=gc.freeze)
 
 import pytest
 from tiny_models import build_tiny
