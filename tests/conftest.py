@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 # Before anything imports the hub's client, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-# A forked process has none of the threads of its parent. If it collected an ONNX session, it would wait for them forever.
-os.register_at_fork(before=gc.collect, after_in_child=gc.freeze)
 
 import pytest
 from tiny_models import build_tiny
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+# A forked process has none of its parent's threads. Collecting an ONNX session there would wait for them forever.
+os.register_at_fork(before=gc.collect, after_in_child=gc.freeze)
 
 pytest_plugins = ["browser_fixtures", "training_fixtures", "wordnet_fixtures"]
 

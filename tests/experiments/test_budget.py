@@ -15,7 +15,7 @@ from diffaug.experiments.budget import Budget, Family, budget_names, check_equal
 TRAINED = [
     name
     for name in recipe_names()
-    if not name.startswith(("quickstart", "adapt-"))
+    if not name.startswith(("quickstart", "adapt-", "distil"))
     and (load_recipe(name).stage1 is not None or load_recipe(name).stage2 is not None)
 ]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serve.gate import Gate
+from serve_gate import Gate
 from starlette.testclient import TestClient
 
 from diffaug.data.documents import Documents

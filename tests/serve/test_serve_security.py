@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from serve.gate import Gate
+from serve_gate import Gate
 from starlette.testclient import TestClient
 
 from diffaug.data.documents import Documents
