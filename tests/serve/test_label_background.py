@@ -162,8 +162,8 @@ def test_suggestions_in_files_of_every_kind(name: str, tmp_path: Path) -> None:
             assert record["predictions"][0]["result"][0]["value"]["choices"] == [first]
         else:
             assert record["suggestions"]["label"]["value"] == first
-        assert sorted(value for _, given in read_answers(tmp_path / "out.json", store.kind) for value in given.values()) \
-            == sorted([first, second])  # fmt: skip
+        answers = [value for _, given in read_answers(tmp_path / "out.json", store.kind) for value in given.values()]
+        assert sorted(answers) == sorted([first, second])
 
 
 def test_failing_language_model_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,16 +183,18 @@ def test_failing_language_model_stops_nothing(tmp_path: Path, monkeypatch: pytes
         count += 1
         return failures[count % len(failures)]
 
-    with chat_server(answer) as url:
-        with client_of(store, tmp_path, suggester=Suggester(store, ChatModel(url, "tiny"))) as client:
-            wait(lambda: count > len(failures))
-            assert "No suggestions" in client.get("/api/learning").json()["suggestions"]["problem"]
-            question = client.post("/api/next", json={"annotator": "anna"}).json()["question"]
-            assert question["suggestion"] is None
-            given = {"annotator": "anna", "question": question["id"], "value": "same"}
-            assert client.post("/api/answer", json=given).json()["question"]["id"] == 2
-            works.set()
-            wait(lambda: len(store.suggestions()) == 4)
+    with (
+        chat_server(answer) as url,
+        client_of(store, tmp_path, suggester=Suggester(store, ChatModel(url, "tiny"))) as client,
+    ):
+        wait(lambda: count > len(failures))
+        assert "No suggestions" in client.get("/api/learning").json()["suggestions"]["problem"]
+        question = client.post("/api/next", json={"annotator": "anna"}).json()["question"]
+        assert question["suggestion"] is None
+        given = {"annotator": "anna", "question": question["id"], "value": "same"}
+        assert client.post("/api/answer", json=given).json()["question"]["id"] == 2
+        works.set()
+        wait(lambda: len(store.suggestions()) == 4)
     assert store.rows() == [("sentence1 0", "sentence2 0", "same")]
     unreachable = Suggester(store, ChatModel(url, "tiny"))  # nothing listens there any more
     unreachable.start()
@@ -328,8 +330,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def finish(job: Path) -> None:
     rows = [Row(UNTOUCHED, 70.0, None, 1.0)]
-    result = AdaptResult("30 pairs", "Spearman", "3 folds", rows, UNTOUCHED, "Do not train: no.", job / "result" / "model",
-                         None, 3.0)  # fmt: skip
+    model = job / "result" / "model"
+    result = AdaptResult("30 pairs", "Spearman", "3 folds", rows, UNTOUCHED, "Do not train: no.", model, None, 3.0)
     (job / "adapt.json").write_text(json.dumps(result.to_dict()))
     (job / "go").touch()
 
