@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 from diffaug.adaptation.candidates import LINEAR, UNTOUCHED, Candidate
 from diffaug.adaptation.folds import split_folds
 from diffaug.adaptation.measure import held_out, statistic
-from diffaug.adaptation.result import AdaptResult, Row
 from diffaug.cli import app as command_line
 from diffaug.data.read import read_labelled
 from diffaug.embedder import Embedder
@@ -302,41 +301,8 @@ def test_refit_survives_any_error_and_ends_soon(
 
 # The job.
 
-WORK = """
-import json, os, signal, sys, time
-out = sys.argv[sys.argv.index("--out") + 1]
-os.makedirs(out, exist_ok=True)
-print("begun with", sys.argv[1:], flush=True)
-try:
-    while not os.path.exists(out + "/../go"): time.sleep(0.01)
-except KeyboardInterrupt:
-    print("interrupted; the same command continues in", out, flush=True)
-    sys.exit(130)
-if os.path.exists(out + "/../fail"): sys.exit("Error: it went wrong")
-os.rename(out + "/../adapt.json", out + "/adapt.json")
-"""
 
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A program in the place of `diffaug adapt`, which ends when a file named go appears."""
-    (tmp_path / "diffaug").mkdir()
-    (tmp_path / "diffaug" / "__init__.py").touch()
-    (tmp_path / "diffaug" / "__main__.py").write_text(WORK)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    yield tmp_path / "labels-adapt"
-    AdaptJobs(tmp_path / "labels-adapt", "").cancel()  # what a failed test has left running
-
-
-def finish(job: Path) -> None:
-    rows = [Row(UNTOUCHED, 70.0, None, 1.0)]
-    model = job / "result" / "model"
-    result = AdaptResult("30 pairs", "Spearman", "3 folds", rows, UNTOUCHED, "Do not train: no.", model, None, 3.0)
-    (job / "adapt.json").write_text(json.dumps(result.to_dict()))
-    (job / "go").touch()
-
-
-def test_job_survives_the_server(work: Path, tmp_path: Path) -> None:
+def test_job_survives_the_server(work: Path, finish: Callable[[Path], None], tmp_path: Path) -> None:
     first, labels = AdaptJobs(work, "my-model"), "text,label\n"
     assert first.status() == {"state": "none"}
     first.start(labels, 30)

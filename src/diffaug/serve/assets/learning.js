@@ -15,12 +15,14 @@ function svg(name, attributes, ...children) {
 
 // Scores over numbers of labels, the score before training as a line, and the forecast as a dot with its interval.
 function chart(curve) {
-  const [width, height, left, right, top, bottom] = [560, 220, 48, 16, 16, 40];
+  // As wide as there is room, so that text has the same size on a phone.
+  const width = Math.min(640, Math.max(280, byId("curve").clientWidth || 0));
+  const [height, left, right, top, bottom] = [240, 44, 12, 12, 44];
   const now = curve.scores[curve.scores.length - 1];
   const later = { size: curve.labels + curve.more, score: now + curve.gain, low: now + curve.low, high: Math.min(100, now + curve.high) };
   const values = [...curve.scores, later.low, later.high, ...(curve.before === null ? [] : [curve.before])];
   let [low, high] = [Math.min(...values), Math.max(...values)];
-  const room = Math.max(0.5, (high - low) * 0.12);
+  const room = Math.max(0.5, (high - low) * 0.15);
   [low, high] = [low - room, Math.min(100.5, high + room)];
   const x = (size) => left + (width - left - right) * size / later.size;
   const y = (score) => top + (height - top - bottom) * (high - score) / (high - low);
@@ -31,8 +33,8 @@ function chart(curve) {
   const about = `${curve.measure} on held-out answers, with ${curve.sizes.join(", ")} labels: ${curve.scores.map((score) => number(score, 1)).join(", ")}`;
   const digits = high - low < 3 ? 1 : 0;
   const ticks = [0.1, 0.5, 0.9].map((share) => low + share * (high - low));
-  // Labels that would overlap are left out.
-  const sizes = curve.sizes.filter((size, i) => i === curve.sizes.length - 1 || x(curve.sizes[curve.sizes.length - 1]) - x(size) > 40);
+  // The first and the last: the numbers of others would overlap.
+  const sizes = curve.sizes.filter((size, i) => i === curve.sizes.length - 1 || (i === 0 && x(curve.sizes[curve.sizes.length - 1]) - x(size) > 40));
   const drawn = [
     ...ticks.flatMap((tick) => [line("grid", [left, y(tick)], [width - right, y(tick)]), text(left - 8, y(tick) + 4, "end", number(tick, digits))]),
     ...sizes.map((size) => text(x(size), height - bottom + 18, "middle", String(size))),
@@ -45,7 +47,7 @@ function chart(curve) {
     ...points.map(([cx, cy]) => svg("circle", { cx, cy, r: 4 })),
   ];
   if (curve.before !== null) {
-    drawn.push(line("before", [left, y(curve.before)], [width - right, y(curve.before)]), text(left + 4, y(curve.before) - 5, "start", "the model as it is"));
+    drawn.push(line("before", [left, y(curve.before)], [width - right, y(curve.before)]), text(width - right - 12, y(curve.before) + 16, "end", "the model as it is"));
   }
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": about }, ...drawn);
 }
