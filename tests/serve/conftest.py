@@ -61,8 +61,8 @@ WORK = """
 import json, os, signal, sys, time
 out = sys.argv[sys.argv.index("--out") + 1]
 os.makedirs(out, exist_ok=True)
-print("begun with", sys.argv[1:], flush=True)
 try:
+    print("begun with", sys.argv[1:], flush=True)
     while not os.path.exists(out + "/../go"): time.sleep(0.01)
 except KeyboardInterrupt:
     print("interrupted; the same command continues in", out, flush=True)

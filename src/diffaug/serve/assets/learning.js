@@ -7,7 +7,7 @@ let shownLearning = "";
 const number = (value, digits) => value.toFixed(digits).replace("-", "−");
 
 function svg(name, attributes, ...children) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  const node = document.createElementNS(byId("drawing").namespaceURI, name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   node.append(...children);
   return node;

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,12 +18,14 @@ from starlette.routing import Route
 
 from diffaug.errors import DiffaugError
 from diffaug.serve.label.formats import csv_of, write_csv
-from diffaug.serve.label.jobs import AdaptJobs
 from diffaug.serve.label.kinds import SKIP, UNUSABLE
-from diffaug.serve.label.refit import Refit
 from diffaug.serve.label.store import Store
-from diffaug.serve.label.suggestions import Suggester
 from diffaug.serve.web import ApiError, Limits, application, field, read_json, reply
+
+if TYPE_CHECKING:  # the page must open before torch is imported
+    from diffaug.serve.label.jobs import AdaptJobs
+    from diffaug.serve.label.refit import Refit
+    from diffaug.serve.label.suggestions import Suggester
 
 _EXPORT_SECONDS = 2.0
 _MAX_NAME = 60

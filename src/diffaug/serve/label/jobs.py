@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from diffaug.adaptation.result import AdaptResult
-from diffaug.adaptation.run import RESULT
 from diffaug.errors import DiffaugError
 from diffaug.files import write_text
 
@@ -24,6 +22,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+RESULT = "adapt.json"  # as `diffaug.adaptation.run` calls it
 _LINES = 8  # of the log on the page
 _LABELS, _TEXT, _LOG, _JOB, _CANCELLED, _OUT = "labels.csv", "text.txt", "log.txt", "job.json", "cancelled", "result"
 
@@ -102,26 +101,29 @@ class AdaptJobs:
             if job is None:
                 return {"state": "none"}
             runs, about = self._runs(job), _about(job)
-            result = None
-            if (job / _OUT / RESULT).is_file() and not runs:
-                result = AdaptResult.from_dict(json.loads((job / _OUT / RESULT).read_text("utf-8")))
+            finished = (job / _OUT / RESULT).is_file() and not runs
             cancelled = (job / _CANCELLED).is_file()
-        state = "running" if runs else "finished" if result is not None else "cancelled" if cancelled else "failed"
+        state = "running" if runs else "finished" if finished else "cancelled" if cancelled else "failed"
         found = {"state": state, "labels": about.get("labels"), "lines": self._lines(job), "result": None}
         if runs:
             found["seconds"] = time.time() - about.get("started", time.time())
             found["ending"] = cancelled
-        if result is not None:
-            section = result.table()
-            saved = f"{self._folder.name}/{job.name}/{_OUT}/model" if result.model is not None else None
-            found["result"] = {
-                "verdict": result.verdict,
-                "columns": section.columns,
-                "rows": section.rows,
-                "forecast": result.forecast and result.forecast.words(),
-                "model": saved,
-            }
+        if finished:
+            found["result"] = self._result(job)
         return found
+
+    def _result(self, job: Path) -> dict[str, Any]:
+        from diffaug.adaptation.result import AdaptResult  # torch is not needed before
+
+        result = AdaptResult.from_dict(json.loads((job / _OUT / RESULT).read_text("utf-8")))
+        section = result.table()
+        return {
+            "verdict": result.verdict,
+            "columns": section.columns,
+            "rows": section.rows,
+            "forecast": result.forecast and result.forecast.words(),
+            "model": f"{self._folder.name}/{job.name}/{_OUT}/model" if result.model is not None else None,
+        }
 
     def _last(self) -> Path | None:
         numbers = [int(path.parent.name) for path in self._folder.glob(f"*/{_JOB}") if path.parent.name.isdecimal()]
