@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 from code_blocks import PAGES, ROOT, code_blocks, transcript
-from examples import run_cli
+from examples import extras, run_cli
 
 SOURCE = ROOT / "src"
+INSTALL = ROOT / "docs" / "install.md"
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +51,14 @@ def test_the_reference_has_every_command_and_describes_every_setting(staging: Mo
         names = {f"{section}.{key}" for key in values} if f"## {section}\n" in settings else {section}
         assert names <= set(described)
     assert all(len(meaning) > 5 for meaning in described.values())
+
+
+def test_every_extra_is_in_the_table_of_the_installation() -> None:
+    table = set(
+        re.findall(r"`([\w-]+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", INSTALL.read_text("utf-8"), re.MULTILINE)))
+    )
+    assert {"serve", "wandb"} <= table
+    assert set(extras()) == table
 
 
 def test_a_tutorial_is_a_notebook_with_the_same_examples(staging: ModuleType, tmp_path: Path) -> None:
