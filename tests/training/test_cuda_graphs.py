@@ -42,7 +42,7 @@ SAMPLE = [
 
 @pytest.fixture
 def curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
-    """The losses of stage 2 of a supervised run on the sample data, every ten steps; in the plain way unless ``fast``."""
+    """The losses of stage 2 of a run on the sample data, every ten steps; in the plain way unless ``fast``."""
 
     choose_executor = Loop._choose_executor
 
