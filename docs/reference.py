@@ -109,7 +109,7 @@ def _type(field: dataclasses.Field[Any]) -> str:
         if values:
             parts += [f"`{ast.literal_eval(value.strip())}`" for value in values.split(",")]
         elif other.strip():
-            parts.append("null" if other.strip() == "None" else other.strip())
+            parts.append("null" if other.strip() == "None" else other.strip().replace("Option", "value"))
     return _cell(", ".join(parts[:-1]) + f" or {parts[-1]}" if len(parts) > 1 else parts[0])
 
 
