@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from queue import Queue
 from threading import Lock, Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ Vectors = NDArray[np.float32]
 Item = TypeVar("Item")
 
 _PREFETCH = 16  # queued items per runner
+_MAX_SPLIT = 16  # runners that share the CPU; each needs memory for the activations of a batch
 
 
 class Runner(ABC):
@@ -66,6 +67,10 @@ class Runner(ABC):
         Raises:
             DiffaugError: the model cannot run on this device.
         """
+
+    def split(self, count: int) -> list[Runner]:
+        """At most ``count`` runners of the same model that share its CPU threads; this one alone if it has none."""
+        return [self]
 
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
@@ -115,6 +120,12 @@ class TorchRunner(Runner):
         runner = TorchRunner(copy.deepcopy(self._encoder, {id(tensor): tensor for tensor in weights}))
         runner.move(device)
         return runner
+
+    def split(self, count: int) -> list[Runner]:
+        # One thread per batch instead of all threads for one: they never wait for each other, and operations that are
+        # too small for several threads use all cores.
+        count = min(count, torch.get_num_threads(), _MAX_SPLIT) if self.device.type == "cpu" else 1
+        return [self, *(self.on(self.device) for _ in range(count - 1))]
 
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
         return collator_for(self._encoder, tokenizer)
@@ -178,15 +189,22 @@ def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[
             if failures:
                 break
             queue.put(item)
-    except BaseException as error:
-        failures.append(error)
+        _end(workers, queue)
+    except BaseException as error:  # of the iterable, or KeyboardInterrupt
+        failures.append(error)  # the runners skip what is queued
+        _end(workers, queue)
+    finally:
+        torch.set_num_threads(threads)  # for threads started later
+    if failures:
+        raise failures[0]
+
+
+def _end(workers: Sequence[Thread], queue: Queue[Any]) -> None:
+    """Wait until the workers have emptied the queue."""
     for _ in workers:
         queue.put(None)
     for worker in workers:
         worker.join()
-    torch.set_num_threads(threads)  # for threads started later
-    if failures:
-        raise failures[0]
 
 
 def default_device() -> str:
