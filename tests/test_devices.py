@@ -48,7 +48,10 @@ def embedder(tiny_bert: Path) -> Embedder:
 def _nothing_is_left_behind() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("diffaug")]
+    for thread in threading.enumerate():
+        if thread.name.startswith("diffaug"):
+            thread.join(timeout=1)  # it may be about to end
+            assert not thread.is_alive()
     assert torch.get_num_threads() == threads
 
 

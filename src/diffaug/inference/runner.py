@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from queue import Queue
-from threading import Lock, Thread
-from typing import Any, TypeVar
+from threading import Event, Lock, Thread
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -165,7 +165,7 @@ def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[
     threads = torch.get_num_threads()
     on_cpu = sum(runner.device.type == "cpu" for runner in runners)
 
-    def work(runner: Runner) -> None:
+    def work(runner: Runner, ended: Event) -> None:
         try:
             if runner.device.type == "cpu":
                 torch.set_num_threads(max(1, threads // on_cpu))  # for this thread and for threads started later
@@ -180,31 +180,31 @@ def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[
                     do(runner, item)
                 except BaseException as error:
                     failures.append(error)
+        ended.set()
 
-    workers = [Thread(target=work, args=(each,), name=f"diffaug on {each.device}", daemon=True) for each in runners]
-    for worker in workers:
-        worker.start()
+    workers = {Event(): runner for runner in runners}
+    for ended, runner in workers.items():
+        Thread(target=work, args=(runner, ended), name=f"diffaug on {runner.device}", daemon=True).start()
+
+    def finish() -> None:
+        for _ in workers:
+            queue.put(None)
+        for ended in workers:  # Thread.join is not safe after Ctrl-C in an earlier one before Python 3.13
+            ended.wait()
+
     try:
         for item in items:
             if failures:
                 break
             queue.put(item)
-        _end(workers, queue)
+        finish()
     except BaseException as error:  # of the iterable, or KeyboardInterrupt
         failures.append(error)  # the runners skip what is queued
-        _end(workers, queue)
+        finish()
     finally:
         torch.set_num_threads(threads)  # for threads started later
     if failures:
         raise failures[0]
-
-
-def _end(workers: Sequence[Thread], queue: Queue[Any]) -> None:
-    """Wait until the workers have emptied the queue."""
-    for _ in workers:
-        queue.put(None)
-    for worker in workers:
-        worker.join()
 
 
 def default_device() -> str:
