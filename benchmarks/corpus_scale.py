@@ -125,7 +125,7 @@ def run_side(side: str, text: str) -> None:
 
 def run_datasets(text: str) -> None:
     """What sentence-transformers' trainer does with its data, in the new process."""
-    import datasets
+    import datasets  # type: ignore[import-untyped]
     import torch
     from transformers import AutoTokenizer
 

@@ -121,6 +121,7 @@ def semantic_search(model: str, text: Path, out: Path) -> Times:
     return stop()
 
 
+TEXT = "sentences.txt"
 WORKERS = 2
 QUERIES = 100
 SIDES: dict[str, Callable[[str, Path, Path], Times]] = {
@@ -133,6 +134,17 @@ SIDES: dict[str, Callable[[str, Path, Path], Times]] = {
     "index search": index_search,
     f"{THEIRS}, semantic_search": semantic_search,
 }
+
+
+WITH_INDEX = [side for side in SIDES if side.startswith(("Parquet", "index")) or side.endswith("search")]
+
+
+def places(side: str, folder: Path, count: int) -> tuple[Path, Path]:
+    """What a side reads, and what it writes or searches."""
+    if side.startswith("index"):
+        return folder / f"Parquet, float32 {count}", folder / f"index {count}"
+    written = THEIRS if side.endswith("semantic_search") else side
+    return folder / TEXT, folder / f"{written} {count}{'' if side.startswith('Parquet') else '.npy'}"
 
 
 def measure(side: str, model: str, text: Path, out: Path) -> dict[str, Any]:
@@ -166,6 +178,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layers", type=int, help="random weights with this many layers instead of the encoder's own")
     parser.add_argument("--alone", action="store_true", help="without sentence-transformers")
+    parser.add_argument("--only", nargs="+", choices=SIDES, default=list(SIDES), metavar="SIDE", help="these sides")
     parser.add_argument("--name", default="encode_scale", help="of the file with the results")
     parser.add_argument("--index", action="store_true", help="measure the index and a search in it, too")
     parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/")
@@ -184,22 +197,11 @@ def main() -> None:
         if options.layers is not None:
             model = random_model(folder / "model", model, options.layers)
         for count in options.counts:
-            text = folder / "sentences.txt"
-            write_sentences(text, count, options.seed, options.sentences)
-            outputs = {"ours": folder / "ours.npy", "ours, 2 workers": folder / "workers.npy"}
-            if not options.alone:
-                outputs |= {THEIRS: folder / "theirs.npy", f"{THEIRS}, 2 processes": folder / "processes.npy"}
-            found = {side: measure(side, model, text, out) for side, out in outputs.items()}
-            if options.index:
-                for side in SIDES:
-                    if side.startswith("Parquet"):
-                        found[side] = measure(side, model, text, folder / f"{side} {count}")
-                encoded, index = folder / f"Parquet, float32 {count}", folder / f"index {count}"
-                for side in ("index build", "index search"):
-                    found[side] = measure(side, model, encoded, index)
-                if not options.alone:
-                    search = f"{THEIRS}, semantic_search"
-                    found[search] = measure(search, model, text, outputs[THEIRS])
+            write_sentences(folder / TEXT, count, options.seed, options.sentences)
+            sides = [side for side in options.only if not (options.alone and side.startswith(THEIRS))]
+            if not options.index:
+                sides = [side for side in sides if side not in WITH_INDEX]
+            found = {side: measure(side, model, *places(side, folder, count)) for side in sides}
             results[str(count)] = found
             for side, figures in found.items():
                 done = QUERIES if side.endswith("search") else count

@@ -248,7 +248,7 @@ def test_the_threads_of_the_cpu_return_after_ctrl_c(embedder: Embedder) -> None:
         begun.append(piece)
         if piece == 0:
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05)
+        time.sleep(0.2)
 
     with pytest.raises(KeyboardInterrupt):
         run_parallel(range(30), embedder.runner.split(2), do)

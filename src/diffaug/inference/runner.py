@@ -17,9 +17,11 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.data.collate import Collator, collator_for
 from diffaug.errors import DiffaugError
+from diffaug.models.backbone import with_transformers
 from diffaug.models.batch import PaddedBatch
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fingerprint import fingerprint
+from diffaug.models.plain_bert import PlainBert
 
 Vectors = NDArray[np.float32]
 Item = TypeVar("Item")
@@ -93,8 +95,8 @@ class TorchRunner(Runner):
         # Views and some modules of transformers have state during a forward pass.
         self._lock = Lock()
 
-    def __reduce__(self) -> tuple[type[TorchRunner], tuple[Encoder]]:
-        return TorchRunner, (self._encoder,)  # a copy gets its own lock
+    def __reduce__(self) -> tuple[Callable[[Encoder], TorchRunner], tuple[Encoder]]:
+        return _unpickled, (self._encoder,)  # a copy gets its own lock
 
     @property
     def width(self) -> int:
@@ -106,6 +108,8 @@ class TorchRunner(Runner):
 
     @property
     def encoder(self) -> Encoder:
+        with self._lock:
+            self._encoder.backbone = with_transformers(self._encoder.backbone)
         return self._encoder
 
     def move(self, device: str | torch.device | None) -> None:
@@ -145,6 +149,12 @@ class TorchRunner(Runner):
         with self._lock:
             vectors: Vectors = self._encoder(batch.to(self.device)).float().cpu().numpy()
         return vectors
+
+
+def _unpickled(encoder: Encoder) -> TorchRunner:
+    if not isinstance(encoder.backbone, PlainBert):
+        import diffaug.models.attention  # noqa: F401  registers the attention that the backbone may use
+    return TorchRunner(encoder)
 
 
 def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[[Runner, Item], None]) -> None:
