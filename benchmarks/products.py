@@ -15,6 +15,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -73,15 +74,13 @@ def main() -> None:
         x = rng.standard_normal((TOKENS, inputs), dtype=np.float32)
         weight = rng.standard_normal((inputs, outputs), dtype=np.float32)
         states, linear = torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(weight.T))
-        half_states, half_linear = states.bfloat16(), linear.bfloat16()
-        run = session(weight).run
+        sides: dict[str, Callable[[], Any]] = {
+            "PyTorch": partial(F.linear, states, linear),
+            "ONNX Runtime": partial(session(weight).run, None, {"x": x}),
+            "NumPy": partial(np.matmul, x, weight),
+            "PyTorch, bf16": partial(F.linear, states.bfloat16(), linear.bfloat16()),
+        }
         with torch.inference_mode():
-            sides: dict[str, Callable[[], Any]] = {
-                "PyTorch": lambda states=states, linear=linear: F.linear(states, linear),
-                "ONNX Runtime": lambda run=run, x=x: run(None, {"x": x}),
-                "NumPy": lambda x=x, weight=weight: x @ weight,
-                "PyTorch, bf16": lambda states=half_states, linear=half_linear: F.linear(states, linear),
-            }
             results[f"{inputs}x{outputs}"] = gflops(sides, 2 * TOKENS * inputs * outputs, options.rounds)
         print(f"{inputs:5d} x {outputs:5d}  {results[f'{inputs}x{outputs}']}")
     record = {"gflops": results, "instructions": torch.backends.cpu.get_cpu_capability(), "tokens": TOKENS}

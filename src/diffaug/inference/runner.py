@@ -27,6 +27,7 @@ Vectors = NDArray[np.float32]
 Item = TypeVar("Item")
 
 _PREFETCH = 16  # queued items per runner
+_NOTICE = 0.5  # seconds after which Ctrl-C is noticed, if it came just before a wait
 _MAX_SPLIT = 16  # runners that share the CPU; each needs memory for the activations of a batch
 
 
@@ -200,7 +201,8 @@ def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[
         for _ in workers:
             queue.put(None)
         for ended in workers:  # Thread.join is not safe after Ctrl-C in an earlier one before Python 3.13
-            ended.wait()
+            while not ended.wait(_NOTICE):
+                pass
 
     try:
         for item in items:
