@@ -2,9 +2,9 @@
 
 Each measurement is a new process. Encoding: `Embedder.encode_files` to a .npy file, shard by shard, in one process and
 with two workers; sentence-transformers' `encode` with `numpy.save`, in one process and with a pool of two. All read the
-same model and the same sentences, which are distinct. With `--index`, also: vectors as Parquet of every precision, the
-index, and 100 queries one after the other, in the index and with sentence-transformers' `semantic_search` in the .npy
-file, without the time to load it.
+same model and the same sentences, which are distinct. `read` is the part of the main process alone. With
+`--index`, also: vectors as Parquet of every precision, the index, and 100 queries one after the other, in the index and
+with sentence-transformers' `semantic_search` in the .npy file, without the time to load it.
 
 Peak memory is that of the main process and of its largest worker, if there are workers.
 
@@ -61,6 +61,17 @@ def ours(model: str, text: Path, out: Path, **options: Any) -> Times:
     embedder = Embedder.from_pretrained(model, device="cpu")
     stop = stopwatch()
     embedder.encode_files(text, out, show_progress=False, **options)
+    return stop()
+
+
+def read(model: str, text: Path, out: Path) -> Times:
+    """What the main process of `encode_files` does with its input: read it and hash its shards."""
+    from diffaug.data.documents import DocumentReader
+    from diffaug.inference.encode_files import SHARD_SIZE
+
+    stop = stopwatch()
+    for documents in DocumentReader(text).blocks(SHARD_SIZE):
+        documents.digest()
     return stop()
 
 
@@ -125,6 +136,7 @@ TEXT = "sentences.txt"
 WORKERS = 2
 QUERIES = 100
 SIDES: dict[str, Callable[[str, Path, Path], Times]] = {
+    "read": read,
     "ours": ours,
     THEIRS: theirs,
     "ours, 2 workers": partial(ours, workers=WORKERS),
