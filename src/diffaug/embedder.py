@@ -106,10 +106,10 @@ class Embedder:
             if onnx:
                 embedder = cls(*load_onnx(folder), device=device)
             elif is_saved_model(folder):
-                embedder = cls(*load_model(folder), device=device)
+                embedder = cls(*load_model(folder, plain=True), device=device)
                 embedder.classifier = Classifier.load(folder, embedder.runner.width)
             else:
-                loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code)
+                loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code, plain=True)
                 embedder = cls(*loaded, device=device)
         else:
             config = ModelConfig(
@@ -117,8 +117,8 @@ class Embedder:
                 template=template,
                 final_stop=template is not None,
             )
-            plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
-            embedder = cls(*plain, device=device)
+            options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
+            embedder = cls(*load_transformers(str(folder), config, plain=True, **options), device=device)
         embedder.name = source
         embedder.truncate_dim = embedder._checked(truncate_dim)
         return embedder
