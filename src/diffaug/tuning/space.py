@@ -103,14 +103,14 @@ def grid(space: Space) -> Iterator[dict[str, Any]]:
 
 
 def as_changes(values: Mapping[str, Any]) -> list[str]:
-    """The values of a trial as `key=value`, as a user would write them."""
+    """The values of a trial as `key=value`, as a user would write them: numbers with four significant digits."""
     return [f"{key}={_plain(value)}" for key, value in values.items()]
 
 
 def _plain(value: Any) -> str:
-    """A number in digits; the JSON of a choice, without the quotes of a simple word."""
+    """A number; or the JSON of a choice, without the quotes of a simple word."""
     if not isinstance(value, str):
-        return repr(value)
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
     read = json.loads(value)
     return read if isinstance(read, str) and re.fullmatch(r"[\w.-]+", read) else value
 

@@ -100,7 +100,7 @@ class Trials:
                 return None
             # Seeded by the number of the trial, so that an interrupted search draws what it would have drawn.
             seed = (self._seed * 1_000_003 + len(known)) % 2**32
-            self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed)
             if self._everything:
                 tried = [trial.params for trial in known]
                 self.study.enqueue_trial(next(values for values in grid(self._space) if values not in tried))
