@@ -309,7 +309,11 @@ class Embedder:
         return exact_search(documents, self.encode(queries), k)
 
     def fit_classifier(
-        self, sentences: Iterable[str], classes: Sequence[str], kind: ClassifierKind = "logistic", c: float = 16.0
+        self,
+        sentences: Iterable[str],
+        classes: Sequence[str],
+        kind: ClassifierKind = "logistic",
+        c: float | None = None,
     ) -> None:
         """Learn classes of sentences on the model's vectors, which stay as they are; `save` saves the classifier too.
 
@@ -317,7 +321,7 @@ class Embedder:
             sentences: examples.
             classes: the class of each.
             kind: ``logistic`` regression, or ``prototypes``: the class whose mean vector is nearest.
-            c: inverse strength of the L2 penalty.
+            c: inverse strength of the L2 penalty; None: chosen by cross-validation.
         """
         self.classifier = Classifier.fit(self.encode(sentences), classes, kind, c)
 
