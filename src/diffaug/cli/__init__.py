@@ -14,6 +14,7 @@ from diffaug.cli import (
     data,
     embed,
     evaluate,
+    explore,
     export,
     index,
     label,
@@ -41,6 +42,7 @@ data.register(app)
 train.register(app)
 adapt.register(app)
 evaluate.register(app)
+explore.register(app)
 push.register(app)
 convert.register(app)
 export.register(app)
