@@ -1,4 +1,4 @@
-"""Executors run the cells of a grid. `LocalExecutor` uses worker processes on this machine.
+"""Executors run the cells of a grid: in worker processes on this machine, or on the nodes of a Ray cluster.
 
 A worker that is killed or crashes loses one cell, not the grid. This module imports nothing heavy: a worker process
 chooses its GPU before it imports torch.
@@ -13,12 +13,15 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from diffaug.cluster import Engine, WorkerPool
 from diffaug.experiments.data import TaskFiles
 from diffaug.experiments.grid import Grid
 from diffaug.experiments.results import Cell, Result
@@ -36,7 +39,7 @@ class Orders:
     Attributes:
         grid: its folder.
         tasks: what models are scored on.
-        jobs: how many cells run at the same time.
+        jobs: how many cells run at the same time on this machine.
         keep_models: keep models after they are scored.
         alone: one process per cell, which finds nothing loaded or trained: for measurements of time and memory.
         measure: what else is measured, as named in the specification.
@@ -176,7 +179,7 @@ class LocalExecutor(Executor):
         ours, theirs = _PROCESSES.Pipe()
         taken = {worker.slot for worker in self._workers}
         slot = next(number for number in range(self.capacity + 1) if number not in taken)
-        process = _PROCESSES.Process(target=_work, args=(theirs, self.orders, self.log, _gpu_of(slot)))
+        process = _PROCESSES.Process(target=_work, args=(theirs, self.orders, self.log, gpu_of(slot)))
         process.start()
         theirs.close()  # so that the connection ends when the process does
         self._workers.append(_WorkerProcess(process, ours, slot))
@@ -197,7 +200,75 @@ class LocalExecutor(Executor):
         return Outcome(cell, failure=f"the worker process {how}; see {self.log} for its last output")
 
 
-def _gpu_of(slot: int) -> str | None:
+class RayExecutor(Executor):
+    """Workers on the nodes of a Ray cluster, which share the grid's folder. More jobs than GPUs share them.
+
+    Args:
+        orders: for all workers.
+        jobs: cells that run at the same time; None: one per GPU of the cluster, or per core if it has none.
+        stopping: as in `LocalExecutor`.
+    """
+
+    def __init__(self, orders: Orders, jobs: int | None, stopping: StopRequest) -> None:
+        # The number of threads of a worker is that of the cores that Ray has reserved for it.
+        self._pool = WorkerPool[Cell, tuple[Outcome, bool]](partial(_ray_worker, replace(orders, jobs=1)), jobs)
+        self._stopping = stopping
+        self._not_begun: list[Cell] = []
+        self.capacity = self._pool.size
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.__exit__(*error)
+
+    @property
+    def running(self) -> list[Cell]:
+        return [*self._pool.running, *self._not_begun]
+
+    def prepare(self, count: int) -> None:
+        pass  # a worker starts with its first cell
+
+    def submit(self, cell: Cell) -> None:
+        self._pool.submit(cell)
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        found, self._not_begun = [Outcome(cell) for cell in self._not_begun], []
+        for done in self._pool.wait(timeout):
+            if done.result is None:
+                failure = None if self._stopping else str(done.error)
+                found.append(Outcome(done.item, failure=failure))
+                continue
+            outcome, reusable = done.result
+            if not reusable:
+                self._pool.retire(done.worker)
+            found.append(outcome)
+        return found
+
+    def stop(self) -> None:
+        self._not_begun = self._pool.stop()
+
+
+def open_executor(engine: Engine, orders: Orders, jobs: int | None, stopping: StopRequest) -> Executor:
+    """The executor of an engine; ``jobs`` None: 1 on this machine, as many as fit on a cluster."""
+    if engine == "ray":
+        return RayExecutor(orders, jobs, stopping)
+    return LocalExecutor(orders, orders.grid / "workers.log", stopping)
+
+
+def _ray_worker(orders: Orders) -> Callable[[Cell], tuple[Outcome, bool]]:
+    """Called in the process of a worker; the lock ends with the process."""
+    be_patient()
+    from diffaug.experiments.worker import Worker  # imports torch
+
+    lock = Grid.worker_lock(orders.grid)
+    lock.__enter__()
+    worker = Worker(orders)
+
+    def run(cell: Cell, _: object = lock) -> tuple[Outcome, bool]:
+        return worker.run(cell)
+
+    return run
+
+
+def gpu_of(slot: int) -> str | None:
     """The GPU of a job, as CUDA_VISIBLE_DEVICES takes it; None: leave it as it is."""
     if (visible := os.environ.get(_VISIBLE)) is not None:
         gpus = [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
@@ -218,7 +289,7 @@ def _work(connection: Connection, orders: Orders, log: Path, gpu: str | None) ->
     if gpu is not None:
         os.environ[_VISIBLE] = gpu
     _redirect_output(log)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     from diffaug.experiments.worker import Worker  # imports torch, after the GPU is chosen
 
     with Grid.worker_lock(orders.grid), suppress(EOFError, OSError):  # the main process has ended
@@ -229,7 +300,7 @@ def _work(connection: Connection, orders: Orders, log: Path, gpu: str | None) ->
             connection.send((outcome, reusable))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Save and end when the main process has ended for any reason."""
     parent = multiprocessing.parent_process()
     if parent is not None:
