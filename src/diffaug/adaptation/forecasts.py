@@ -133,15 +133,16 @@ def forecast_candidate(
     candidate: Candidate,
     more: int,
     report: Callable[[str], None],
+    draws: int = _DRAWS,
 ) -> Forecast:
-    """The forecast of one candidate.
+    """The forecast of one candidate; ``draws`` of a part of the labels, if the candidate takes seconds.
 
     Raises:
         DiffaugError: it does not learn from the labels, or they are too few.
     """
     if candidate.name == UNTOUCHED and not isinstance(inputs.labelled, Classes):
         raise DiffaugError(f"the model {UNTOUCHED} does not learn from {inputs.labelled.kind}; name another candidate")
-    shares, draws = (_TRAINED_SHARES, _TRAINED_DRAWS) if candidate.trains else (_SHARES, _DRAWS)
+    shares, draws = (_TRAINED_SHARES, _TRAINED_DRAWS) if candidate.trains else (_SHARES, draws)
     if candidate.spreads:
         draws = min(draws, _SPREADING_DRAWS)  # its classifier learns from all unlabelled text
     if candidate.trains:

@@ -19,6 +19,7 @@ from diffaug.cli import (
     index,
     label,
     push,
+    quickstart,
     report,
     reproduce,
     serve,
@@ -34,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+quickstart.register(app)
 embed.register(app)
 index.register(app)
 data.register(app)
