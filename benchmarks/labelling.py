@@ -155,13 +155,13 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         found[name] = {}
         for strategy in dict.fromkeys(run["strategy"] for run in runs if run["data"] == name):
             own = [run["scores"] for run in runs if (run["data"], run["strategy"]) == (name, strategy)]
-            sizes = [size for size in SIZES if all(str(size) in scores for scores in own)]
-            values = np.array([[scores[str(size)] for size in sizes] for scores in own])
-            error = values.std(0, ddof=1) / np.sqrt(len(own)) if len(own) > 1 else np.zeros(len(sizes))
+            by_size = {str(n): [run[str(n)] for run in own if str(n) in run] for n in SIZES}
+            by_size = {size: values for size, values in by_size.items() if values}
+            errors = {n: float(np.std(v, ddof=1) / len(v) ** 0.5) for n, v in by_size.items() if len(v) > 1}
             found[name][strategy] = {
-                "runs": len(own),
-                "scores": dict(zip(map(str, sizes), values.mean(0).round(3).tolist(), strict=True)),
-                "standard errors": dict(zip(map(str, sizes), error.round(3).tolist(), strict=True)),
+                "runs": {size: len(values) for size, values in by_size.items()},
+                "scores": {size: round(float(np.mean(values)), 3) for size, values in by_size.items()},
+                "standard errors": {size: round(error, 3) for size, error in errors.items()},
             }
         goal = found[name].get("random", {}).get("scores", {}).get("500")
         for each in found[name].values() if goal is not None else ():

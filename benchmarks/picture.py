@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -47,8 +48,9 @@ def scores() -> dict[str, dict[int, tuple[float, float]]]:
 def draw(folder: Path, theme: str) -> None:
     """Write one file."""
     colours, found = COLOURS[theme], scores()
-    style = {"svg.fonttype": "none", "svg.hashsalt": "diffaug", "font.family": "sans-serif", "font.size": 10}
-    with mpl.rc_context({**style, **dict.fromkeys(("text.color", "axes.labelcolor"), colours["ink"])}):
+    ink = colours["ink"]
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "diffaug", "text.color": ink, "axes.labelcolor": ink}
+    with mpl.rc_context(style):
         figure = Figure(figsize=(7.6, 3.1), layout="constrained")
         axes = figure.subplots(1, 2)
         for panel, (title, rows) in zip(axes, PANELS.items(), strict=True):
@@ -73,7 +75,7 @@ def draw(folder: Path, theme: str) -> None:
             panel.grid(axis="y", color=colours["line"], linewidth=0.7)
             panel.spines[["top", "right", "left"]].set_visible(False)
             panel.spines["bottom"].set_color(colours["line"])
-            panel.tick_params(colors=colours["ink"], length=0)
+            panel.tick_params(colors=ink, length=0)
         axes[0].set_ylabel("average of three STS tasks")
         axes[0].legend(frameon=False, loc="lower right")
         path = folder / f"labels-{theme}.svg"

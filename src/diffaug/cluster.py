@@ -332,4 +332,4 @@ def _reason(error: Any) -> Exception:
     cause = getattr(error, "cause", None)
     if isinstance(cause, DiffaugError):
         return cause
-    return RuntimeError(f"a worker on the Ray cluster failed: {type(cause).__name__}: {cause}")
+    return RuntimeError(f"a worker on the Ray cluster failed: {str(error).strip().splitlines()[-1]}")

@@ -119,6 +119,11 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "train", train_shortly)
     monkeypatch.setattr("diffaug.adaptation.trials.train", train_shortly)
     monkeypatch.setattr("diffaug.cli.quickstart._TEST", "test.tsv")
+    from diffaug.tuning import run as tuning
+
+    tune: Callable[..., Any] = tuning.tune
+    monkeypatch.setattr("diffaug.tuning.worker.train", train_shortly)
+    monkeypatch.setattr(tuning, "tune", lambda *args, **options: tune(*args, **{**options, "trials": 1}))
     # The workers of a grid inherit this.
     monkeypatch.setattr("diffaug.experiments.worker.train", train_shortly)
     for module in ("diffaug.experiments.executor", "diffaug.inference.workers"):

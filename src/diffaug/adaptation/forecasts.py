@@ -213,6 +213,11 @@ def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -
     chosen = rng.integers(draws, size=(resamples, draws))
     chosen[0] = np.arange(draws)
     curves = np.stack([values[chosen[r], :, r].mean(0) for r in range(resamples)])  # (resamples, sizes)
+    # A small fold may have resamples in which a score is undefined: they say nothing.
+    known = ~np.isnan(curves).any(1)
+    if known.sum() < 2 or not known[0]:
+        raise DiffaugError("the held-out labels are too few for a forecast; add labels")
+    curves, resamples = curves[known], int(known.sum())
     gains = _gains(sizes, curves, labels, more)
     # The labels there are, and those to come, are one draw; a score varies less the more labels it has.
     spread = np.sqrt(np.mean(values[:, :-1, 0].var(0, ddof=1) * sizes[:-1])) if draws > 1 else 0.0

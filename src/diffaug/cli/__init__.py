@@ -24,6 +24,7 @@ from diffaug.cli import (
     reproduce,
     serve,
     train,
+    tune,
 )
 from diffaug.errors import DiffaugError
 from diffaug.version import __version__
@@ -40,6 +41,7 @@ embed.register(app)
 index.register(app)
 data.register(app)
 train.register(app)
+tune.register(app)
 adapt.register(app)
 evaluate.register(app)
 explore.register(app)

@@ -435,6 +435,18 @@ def load_recipe(name_or_path: str, changes: Iterable[str] = (), plugins: Iterabl
         raise
 
 
+def change_recipe(recipe: Recipe, changes: Iterable[str]) -> Recipe:
+    """A recipe with `key=value` changes, as `load_recipe` takes them.
+
+    Raises:
+        DiffaugError: a key or value does not fit, or a change is below a section that is null.
+    """
+    values, changes = recipe.to_dict(), list(changes)
+    for change in changes:
+        _set(values, *_parse(change))
+    return recipe_from_dict(values, source=f"the change {' '.join(changes)!r}" if changes else "recipe")
+
+
 def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     """A recipe from plain values: every key, type and range checked. Its plugins must have been loaded."""
     recipe: Recipe = build(Recipe, values, source)
