@@ -70,7 +70,7 @@ def test_without_them_the_model_embeds_the_dev_pairs(tmp_path: Path) -> None:
 
     sets, _ = pair_sets([read_run(folder, "run")], PairReader(), encode)
     assert asked == [folder / "best"]
-    assert sets[0].name == "dev, dev"
+    assert sets[0].name == "dev"
     assert sets[0].cosines[0].tolist() == [1.0] + [0.0] * 7
 
 
