@@ -23,9 +23,7 @@ $(READY): pyproject.toml constraints.txt
 
 quickstart: $(READY)  ## train on the embedded data, show before and after
 	rm -rf runs/quickstart
-	$(BIN)/diffaug train --recipe quickstart --out runs/quickstart
-	$(BIN)/diffaug search --model runs/quickstart/best src/diffaug/assets/sample/sentences.txt \
-		"stocks lost value" "an animal outdoors" -k 3
+	$(BIN)/diffaug quickstart
 
 # Two processes, a file at a time: what the tests of a file share is made once.
 PYTEST := pytest --numprocesses 2 --dist loadfile

@@ -23,8 +23,15 @@ from tiny_models import build_tiny
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# A forked process has none of its parent's threads. Collecting an ONNX session there would wait for them forever.
-os.register_at_fork(before=gc.collect, after_in_child=gc.freeze)
+
+def _freeze_and_enable() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+# A forked process has none of its parent's threads. Collecting an ONNX session there would wait for them forever, so a
+# child never collects what it has inherited. A collection in the parent instead would take most of a second per fork.
+os.register_at_fork(before=gc.disable, after_in_parent=gc.enable, after_in_child=_freeze_and_enable)
 
 pytest_plugins = ["browser_fixtures", "training_fixtures", "wordnet_fixtures"]
 
@@ -46,6 +53,12 @@ SENTENCES = [
 ]
 
 _BYTE_LEVEL = {"roberta", "xlm-roberta", "mpnet"}
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the libraries: a million objects that stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -29,9 +29,46 @@ def test_logistic_regression_is_that_of_scikit_learn(c: float) -> None:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     classes = [str(int(i)) for i in rng.integers(0, 3, 40)]
     expected = linear.LogisticRegression(C=c, tol=1e-10, max_iter=10_000).fit(vectors.astype(np.float64), classes)
-    found = Classifier.fit(vectors, classes, c=c)
+    found = Classifier.fit(vectors, classes, c=c, tolerance=1e-7)
     assert found.names == list(expected.classes_)
     np.testing.assert_allclose(found.probabilities(vectors), expected.predict_proba(vectors), atol=1e-4)
+
+
+def test_weights_are_pulled_to_the_class_means() -> None:
+    """Logistic regression on the logits of the prototypes, with a penalty on what is added to them."""
+    optimize = pytest.importorskip("scipy.optimize")
+    special = pytest.importorskip("scipy.special")
+    rng = np.random.default_rng(1)
+    vectors = rng.normal(size=(30, 4)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    targets = rng.integers(0, 3, 30)
+    means = np.stack([vectors[targets == i].sum(0) for i in range(3)])
+    means = 30 * means / np.linalg.norm(means, axis=1, keepdims=True)
+
+    def loss(flat: np.ndarray) -> float:
+        change, bias = flat[:12].reshape(3, 4), flat[12:]
+        logits = vectors @ (means + change).T + bias
+        errors = special.logsumexp(logits, axis=1) - logits[np.arange(30), targets]
+        return float(errors.sum() + (flat**2).sum() / (2 * 0.7))
+
+    solution = optimize.minimize(loss, np.zeros(15), tol=1e-10).x
+    found = Classifier.fit(vectors, [str(i) for i in targets], c=0.7, mean_scale=30, tolerance=1e-7)
+    np.testing.assert_allclose(found.weight, means + solution[:12].reshape(3, 4), atol=1e-3)
+    np.testing.assert_allclose(found.bias, solution[12:], atol=1e-3)
+
+
+def test_the_penalty_is_chosen_on_held_out_sentences() -> None:
+    """On a ring whose classes have the same mean, weights that are pulled to the means are bad at held-out points."""
+    rng = np.random.default_rng(2)
+    angle = rng.uniform(0, 2 * np.pi, 200)
+    points = np.stack([np.cos(angle), np.sin(angle), 0.2 * np.cos(angle) ** 2], 1)
+    vectors = (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+    classes = [str(bool(each)) for each in np.abs(np.cos(angle)) > np.sqrt(0.5)]
+
+    def right(classifier: Classifier) -> int:
+        return int((np.array(classifier.names)[classifier.probabilities(vectors).argmax(1)] == classes).sum())
+
+    assert right(Classifier.fit(vectors, classes, c=0.1, mean_scale=30)) < 150 < right(Classifier.fit(vectors, classes))
 
 
 def test_prototypes_are_the_nearest_class_means() -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from diffaug.models.views.base import Views as Views
     from diffaug.models.views.text import TextViews as TextViews
     from diffaug.training.run import train as train
+    from diffaug.tuning.result import TuneResult as TuneResult
+    from diffaug.tuning.run import tune as tune
 
 __all__ = [
     "AdaptResult",
@@ -41,6 +43,7 @@ __all__ = [
     "StoredVectors",
     "TaskResult",
     "TextViews",
+    "TuneResult",
     "TwoStage",
     "Views",
     "adapt",
@@ -54,6 +57,7 @@ __all__ = [
     "register_task",
     "register_views",
     "train",
+    "tune",
 ]
 
 _HOMES = {
@@ -79,6 +83,8 @@ _HOMES = {
     "register_task": "diffaug.config.registry",
     "register_views": "diffaug.config.registry",
     "train": "diffaug.training.run",
+    "TuneResult": "diffaug.tuning.result",
+    "tune": "diffaug.tuning.run",
 }
 
 

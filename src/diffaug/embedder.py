@@ -106,10 +106,10 @@ class Embedder:
             if onnx:
                 embedder = cls(*load_onnx(folder), device=device)
             elif is_saved_model(folder):
-                embedder = cls(*load_model(folder), device=device)
+                embedder = cls(*load_model(folder, plain=True), device=device)
                 embedder.classifier = Classifier.load(folder, embedder.runner.width)
             else:
-                loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code)
+                loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code, plain=True)
                 embedder = cls(*loaded, device=device)
         else:
             config = ModelConfig(
@@ -117,8 +117,8 @@ class Embedder:
                 template=template,
                 final_stop=template is not None,
             )
-            plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
-            embedder = cls(*plain, device=device)
+            options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
+            embedder = cls(*load_transformers(str(folder), config, plain=True, **options), device=device)
         embedder.name = source
         embedder.truncate_dim = embedder._checked(truncate_dim)
         return embedder
@@ -313,7 +313,11 @@ class Embedder:
         return exact_search(documents, self.encode(queries), k)
 
     def fit_classifier(
-        self, sentences: Iterable[str], classes: Sequence[str], kind: ClassifierKind = "logistic", c: float = 16.0
+        self,
+        sentences: Iterable[str],
+        classes: Sequence[str],
+        kind: ClassifierKind = "logistic",
+        c: float | None = None,
     ) -> None:
         """Learn classes of sentences on the model's vectors, which stay as they are; `save` saves the classifier too.
 
@@ -321,7 +325,7 @@ class Embedder:
             sentences: examples.
             classes: the class of each.
             kind: ``logistic`` regression, or ``prototypes``: the class whose mean vector is nearest.
-            c: inverse strength of the L2 penalty.
+            c: inverse strength of the L2 penalty; None: chosen by cross-validation.
         """
         self.classifier = Classifier.fit(self.encode(sentences), classes, kind, c)
 

@@ -46,6 +46,7 @@ def run(*arguments: str, code: int = 0) -> str:
 
 
 def test_a_grid_from_beginning_to_end(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_PROCESSES", multiprocessing.get_context("fork"))
     output = run(*arguments)
     grid = Grid.open(tmp_path / "grid")
     assert [(cell.column, cell.seed) for cell, _ in grid.results()] == [("2", 42), ("3", 42), ("2", 43), ("3", 43)]
@@ -64,7 +65,6 @@ def test_a_grid_from_beginning_to_end(arguments: list[str], tmp_path: Path, monk
         (grid.folder_of(cell) / name).unlink()
     recipe = grid.folder_of(cell) / "recipe.yaml"
     recipe.write_text(recipe.read_text("utf-8").replace(f"seed: {cell.seed}", "seed: 1"), "utf-8")
-    monkeypatch.setattr(executor, "_PROCESSES", multiprocessing.get_context("fork"))
     output = run(*arguments, "--quiet", code=1)
     assert grid.plan_info["title"] in output
     assert f"{cell.name}: the run in {grid.folder_of(cell)} has another recipe" in output

@@ -107,7 +107,7 @@ def test_killed_at_every_kind_of_write(recipe: Recipe, reference: Path, tmp_path
     kills = 0
     for attempt in range(40):
         # Early deaths first; the end of a run takes more writes in a row than those would ever let through.
-        at = rng.randrange(1, 20) if attempt < 12 else rng.randrange(15, 110)
+        at = rng.randrange(1, 20) if attempt < 6 else rng.randrange(30, 140)
         child = in_child(lambda at=at: train_and_die(recipe, folder, at))
         child.join()
         if child.exitcode == 0:
@@ -150,7 +150,7 @@ def test_killed_at_random_moments(recipe: Recipe, reference: Path, tmp_path: Pat
     rng = random.Random(1)
     whole = json.loads((reference / "summary.json").read_text())["seconds"]
     kills = 0
-    while kills < 15:
+    while kills < 6:  # 100 in tests/faults
         child = in_child(lambda: train(recipe, folder, resume=True, quiet=True))
         time.sleep(rng.uniform(0.1, 0.6) * whole)
         child.kill()

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,42 +127,60 @@ def test_the_end_that_the_curves_decide_is_taken_over_too(
     assert "delta, now" in json.loads((tmp_path / "second" / "summary.json").read_text())["stage1_end"]
 
 
+class Found(Exception):  # noqa: N818 - not an error
+    """Ends a run before its first step, with the file of its first stage."""
+
+
+@pytest.fixture
+def stage_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path | None]:
+    """The file of a run's first stage, or None if it has to train its own; nothing is trained."""
+    first_stage = RunCache.first_stage
+
+    def find(cache: RunCache, *run: Any) -> None:
+        cached = first_stage(cache, *run)
+        raise Found(cached and cached._path)
+
+    monkeypatch.setattr(RunCache, "first_stage", find)
+
+    def stage(recipe: Recipe, shared: Path | None, **data: Any) -> Path | None:
+        with pytest.raises(Found) as found:
+            train(recipe, tmp_path / "run", quiet=True, cache=RunCache(shared), **data)
+        shutil.rmtree(tmp_path / "run")
+        return found.value.args[0]
+
+    return stage
+
+
 def test_whatever_decides_stage_1_keeps_runs_apart(
-    brief: Callable[..., Recipe], data_files: dict[str, str], tiny_roberta: Path, trained: list[int], tmp_path: Path
+    brief: Callable[..., Recipe],
+    data_files: dict[str, str],
+    tiny_roberta: Path,
+    stage_of: Callable[..., Path | None],
+    tmp_path: Path,
 ) -> None:
     own = tmp_path / "triplets.csv"
     shutil.copy(data_files["nli"], own)
     data = {"nli": str(own), "labels": 0.5}
-    shared = tmp_path / "shared"
-    train(brief("semi", data=data), tmp_path / "first", quiet=True, cache=RunCache(shared))
-    others = {
+    schedule = {"stage1_schedule_of_stage2": True}
+    recipes = {
+        "first": brief("semi", data=data),
         "stage 1's rate": brief("semi", data=data, stage1={"learning_rate": 2e-2}),
         "stage 1's steps": brief("semi", data=data, stage1={"steps": 3}),
         "number of labels": brief("semi", data={**data, "labels": 0.25}),
         "draw of labels": brief("semi", data={**data, "label_draw": 1}),
         "length of the prefix": brief("semi", data=data, views={"length": 4}),
         "evaluations": brief("semi", data=data, loop={"eval_every": 2}),
-        "a schedule that stage 2 decides": brief(
-            "semi", data=data, released={"stage1_schedule_of_stage2": True}, stage2={"steps": 6}
-        ),
-        "the same, another stage 2": brief(
-            "semi", data=data, released={"stage1_schedule_of_stage2": True}, stage2={"steps": 7}
-        ),
+        "a schedule that stage 2 decides": brief("semi", data=data, released=schedule, stage2={"steps": 6}),
+        "the same, another stage 2": brief("semi", data=data, released=schedule, stage2={"steps": 7}),
         "other backbone": brief("semi", data=data, model={"backbone": str(tiny_roberta), "template": "{} [MASK]"}),
+        "seed": replace(brief("semi", data=data), seed=43),
     }
-    others["seed"] = Recipe(**{**vars(brief("semi", data=data)), "seed": 43})
-    for what, recipe in others.items():
-        trained.clear()
-        train(recipe, tmp_path / what, quiet=True, cache=RunCache(shared))
-        assert trained == [1, 2], what
-    assert len(left(shared)) == 1 + len(others)
-
-    trained.clear()
-    train(brief("sup", data=data), tmp_path / "not vacuous", quiet=True, cache=RunCache(shared))
-    assert trained == [2]
+    stages = {what: stage_of(recipe, tmp_path) for what, recipe in recipes.items()}
+    assert None not in stages.values()
+    assert len(set(stages.values())) == len(stages), stages
+    assert stage_of(brief("sup", data=data), tmp_path) == stages["first"]  # not vacuous
     os.utime(own, ns=(1, 1))
-    train(brief("sup", data=data), tmp_path / "another file", quiet=True, cache=RunCache(shared))
-    assert trained == [2, 1, 2]
+    assert stage_of(recipes["first"], tmp_path) not in stages.values()
 
 
 def test_a_model_that_begins_with_other_weights_trains_its_own(
@@ -186,32 +205,17 @@ def test_a_model_that_begins_with_other_weights_trains_its_own(
 
 
 def test_runs_that_share_nothing(
-    brief: Callable[..., Recipe], trained: list[int], data_files: dict[str, str], tmp_path: Path
+    brief: Callable[..., Recipe], stage_of: Callable[..., Path | None], data_files: dict[str, str], tmp_path: Path
 ) -> None:
-    def twice(name: str, recipe: Recipe, kept: Callable[[], RunCache | None], **data: Any) -> None:
-        trained.clear()
-        for turn in range(2):
-            train(recipe, tmp_path / f"{name} {turn}", quiet=True, cache=kept(), **data)
-        assert trained == [1, 2, 1, 2], name
-
-    shared = tmp_path / "shared"
-    twice("no kept", brief("sup"), lambda: None)
-    twice("no folder", brief("sup"), RunCache)
+    assert stage_of(brief("sup"), tmp_path) is not None
+    assert stage_of(brief("sup"), None) is None
     # A checkpoint of stage 1 may be the result, and the next run would not have it.
-    twice("best of both", brief("sup", released={"best_from_stage1": True}), lambda: RunCache(shared))
+    assert stage_of(brief("sup", released={"best_from_stage1": True}), tmp_path) is None
     rows = [tuple(line.split(",")) for line in Path(data_files["nli"]).read_text("utf-8").splitlines()[1:]]
-    twice(
-        "rows",
-        brief("sup"),
-        lambda: RunCache(shared),
-        nli=[dict(zip(("sent0", "sent1", "hard_neg"), r, strict=True)) for r in rows],
-    )
-    assert left(shared) == []
-
+    nli = [dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True)) for row in rows]
+    assert stage_of(brief("sup"), tmp_path, nli=nli) is None
     # Without a stage 2 it is stage 1 that is the result.
-    single = Recipe(**{**vars(brief("sup")), "stage2": None})
-    train(single, tmp_path / "single", quiet=True, cache=RunCache(shared))
-    assert left(shared) == []
+    assert stage_of(replace(brief("sup"), stage2=None), tmp_path) is None
 
 
 def test_an_interrupted_stage_1_leaves_nothing_until_it_is_finished(

@@ -14,14 +14,17 @@ from diffaug.cli import (
     data,
     embed,
     evaluate,
+    explore,
     export,
     index,
     label,
     push,
+    quickstart,
     report,
     reproduce,
     serve,
     train,
+    tune,
 )
 from diffaug.errors import DiffaugError
 from diffaug.version import __version__
@@ -33,12 +36,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+quickstart.register(app)
 embed.register(app)
 index.register(app)
 data.register(app)
 train.register(app)
+tune.register(app)
 adapt.register(app)
 evaluate.register(app)
+explore.register(app)
 push.register(app)
 convert.register(app)
 export.register(app)

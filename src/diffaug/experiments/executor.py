@@ -179,7 +179,7 @@ class LocalExecutor(Executor):
         ours, theirs = _PROCESSES.Pipe()
         taken = {worker.slot for worker in self._workers}
         slot = next(number for number in range(self.capacity + 1) if number not in taken)
-        process = _PROCESSES.Process(target=_work, args=(theirs, self.orders, self.log, _gpu_of(slot)))
+        process = _PROCESSES.Process(target=_work, args=(theirs, self.orders, self.log, gpu_of(slot)))
         process.start()
         theirs.close()  # so that the connection ends when the process does
         self._workers.append(_WorkerProcess(process, ours, slot))
@@ -268,7 +268,7 @@ def _ray_worker(orders: Orders) -> Callable[[Cell], tuple[Outcome, bool]]:
     return run
 
 
-def _gpu_of(slot: int) -> str | None:
+def gpu_of(slot: int) -> str | None:
     """The GPU of a job, as CUDA_VISIBLE_DEVICES takes it; None: leave it as it is."""
     if (visible := os.environ.get(_VISIBLE)) is not None:
         gpus = [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
@@ -289,7 +289,7 @@ def _work(connection: Connection, orders: Orders, log: Path, gpu: str | None) ->
     if gpu is not None:
         os.environ[_VISIBLE] = gpu
     _redirect_output(log)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     from diffaug.experiments.worker import Worker  # imports torch, after the GPU is chosen
 
     with Grid.worker_lock(orders.grid), suppress(EOFError, OSError):  # the main process has ended
@@ -300,7 +300,7 @@ def _work(connection: Connection, orders: Orders, log: Path, gpu: str | None) ->
             connection.send((outcome, reusable))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Save and end when the main process has ended for any reason."""
     parent = multiprocessing.parent_process()
     if parent is not None:

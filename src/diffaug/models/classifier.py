@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,12 +13,18 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from diffaug.errors import DiffaugError
 
 CLASSIFIER = "classifier.safetensors"
 ClassifierKind = Literal["logistic", "prototypes"]
 Array = NDArray[np.float32]
+
+# What cross-validation chooses from: the scale of the class means and the inverse strength of the penalty.
+_PENALTIES = ((30.0, 0.1), (30.0, 1.0), (30.0, 10.0), (0.0, 4.0), (0.0, 16.0), (0.0, 64.0))
+_FOLDS = 5
+_PROTOTYPE_SCALE = 16.0  # of the cosines, before the softmax
 
 
 class Classifier:
@@ -41,18 +47,22 @@ class Classifier:
         vectors: Array,
         classes: Sequence[str],
         kind: ClassifierKind = "logistic",
-        c: float = 16.0,
+        c: float | None = None,
+        mean_scale: float = 0.0,
         weights: NDArray[np.floating] | None = None,
-        tolerance: float = 1e-7,
+        tolerance: float = 1e-3,
     ) -> Classifier:
         """Learn the classes of some vectors.
 
         Args:
             vectors: (n, width), of length 1.
             classes: the name of each vector's class.
-            kind: `logistic`: multinomial logistic regression with an L2 penalty, as scikit-learn computes it;
-                `prototypes`: the class whose mean vector has the highest cosine.
-            c: inverse strength of the penalty, per example as in scikit-learn; for prototypes the scale of the cosines.
+            kind: `logistic`: multinomial logistic regression with an L2 penalty; `prototypes`: the class whose mean
+                vector has the highest cosine.
+            c: inverse strength of the penalty, per example as in scikit-learn; None: it and ``mean_scale`` are chosen
+                by cross-validation.
+            mean_scale: 0: the weights are pulled to zero and the bias is free, as in scikit-learn; otherwise the
+                weights are pulled to this multiple of the class means and the bias to zero, for few labels.
             weights: (n,), how much each vector counts; None: all the same.
             tolerance: the largest gradient at which the optimiser stops.
 
@@ -70,28 +80,15 @@ class Classifier:
         inputs = torch.from_numpy(vectors).double()
         shares = torch.ones(len(inputs)).double() if weights is None else torch.as_tensor(weights).double()
         if kind == "prototypes":
-            one_hot = F.one_hot(targets, len(names)).double()
-            means = F.normalize(one_hot.T @ (shares[:, None] * inputs), dim=-1)
-            return cls(names, (c * means).float().numpy(), np.zeros(len(names), np.float32))
-        weight = torch.zeros(len(names), inputs.shape[1], dtype=torch.float64, requires_grad=True)
-        bias = torch.zeros(len(names), dtype=torch.float64, requires_grad=True)
-        optimiser = torch.optim.LBFGS(
-            [weight, bias],
-            max_iter=1000,
-            tolerance_grad=tolerance,
-            tolerance_change=1e-12,
-            line_search_fn="strong_wolfe",
-        )
+            weight, bias = _means(inputs, targets, shares, len(names)) * _PROTOTYPE_SCALE, torch.zeros(len(names))
+        else:
 
-        def loss() -> torch.Tensor:
-            optimiser.zero_grad()
-            errors = F.cross_entropy(inputs @ weight.T + bias, targets, reduction="none")
-            value = (shares @ errors + weight.pow(2).sum() / (2 * c)) / len(inputs)
-            value.backward()
-            return value
+            def fit(rows: Tensor, mean_scale: float, c: float) -> tuple[Tensor, Tensor]:
+                return _regress(inputs[rows], targets[rows], shares[rows], len(names), mean_scale, c, tolerance)
 
-        optimiser.step(loss)
-        return cls(names, weight.detach().float().numpy(), bias.detach().float().numpy())
+            penalty = (mean_scale, c) if c is not None else _choose_penalty(fit, inputs, targets)
+            weight, bias = fit(torch.arange(len(inputs)), *penalty)
+        return cls(names, weight.float().numpy(), bias.float().numpy())
 
     def probabilities(self, vectors: Array) -> Array:
         """(n, classes), for vectors of length 1."""
@@ -122,3 +119,56 @@ class Classifier:
         if weight.ndim != 2 or weight.shape[1] > width or not len(weight) == len(names) == bias.size:
             raise DiffaugError(f"{path} does not fit the model: {weight.shape} weights for {len(names)} classes")
         return cls(names, weight, bias)
+
+
+def _means(inputs: Tensor, targets: Tensor, shares: Tensor, classes: int) -> Tensor:
+    """The mean vector of each class, of length 1; zero for a class without examples."""
+    return F.normalize(F.one_hot(targets, classes).double().T @ (shares[:, None] * inputs), dim=-1)
+
+
+def _regress(
+    inputs: Tensor, targets: Tensor, shares: Tensor, classes: int, mean_scale: float, c: float, tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """The weights and the bias of logistic regression."""
+    means = mean_scale * _means(inputs, targets, shares, classes)
+    change = torch.zeros_like(means, requires_grad=True)
+    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [change, bias],
+        max_iter=1000,
+        tolerance_grad=tolerance,
+        tolerance_change=1e-12,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        errors = F.cross_entropy(inputs @ (means + change).T + bias, targets, reduction="none")
+        penalty = change.pow(2).sum() + (bias.pow(2).sum() if mean_scale else 0)
+        value = (shares @ errors + penalty / (2 * c)) / len(inputs)
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    return (means + change).detach(), bias.detach()
+
+
+def _choose_penalty(
+    fit: Callable[[Tensor, float, float], tuple[Tensor, Tensor]], inputs: Tensor, targets: Tensor
+) -> tuple[float, float]:
+    """The penalty with the highest accuracy on held-out folds, among equals that with the smallest log loss."""
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    fold = torch.empty(len(inputs), dtype=torch.long)
+    # Neighbours in the order of classes are in different folds, so every fold has about the same share of each class.
+    fold[order[targets[order].argsort(stable=True)]] = torch.arange(len(inputs)) % _FOLDS
+    found = {}
+    for penalty in _PENALTIES:
+        right, loss = 0, 0.0
+        for number in range(min(_FOLDS, len(inputs))):
+            held = fold == number
+            weight, bias = fit((~held).nonzero()[:, 0], *penalty)
+            logits = inputs[held] @ weight.T + bias
+            right += int((logits.argmax(1) == targets[held]).sum())
+            loss += float(F.cross_entropy(logits, targets[held], reduction="sum"))
+        found[penalty] = right, -loss
+    return max(found, key=lambda penalty: found[penalty])

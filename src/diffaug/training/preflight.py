@@ -57,7 +57,7 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
             f"the run in {folder} cannot go on, since its recipe is none any more ({error}); start in another folder"
         ) from error
     # A plugin may have moved to another folder; no code is imported because a run's folder names it.
-    if changed := _differences({**before, "plugins": recipe.plugins}, recipe.to_dict()):
+    if changed := differences({**before, "plugins": recipe.plugins}, recipe.to_dict()):
         raise DiffaugError(
             f"the run in {folder} has another recipe ({'; '.join(changed[:3])}); resume with the same settings, "
             "or start in another folder"
@@ -91,10 +91,11 @@ def claimed(folder: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
             folder.rmdir()
 
 
-def _differences(before: Any, now: Any, where: str = "") -> list[str]:
+def differences(before: Any, now: Any, where: str = "") -> list[str]:
+    """What differs between two recipes as plain values, each as "X was A, is B"."""
     if isinstance(before, dict) and isinstance(now, dict):
         keys = list(dict.fromkeys([*before, *now]))
-        inner = (_differences(before.get(k), now.get(k), f"{where}.{k}" if where else str(k)) for k in keys)
+        inner = (differences(before.get(k), now.get(k), f"{where}.{k}" if where else str(k)) for k in keys)
         return [difference for found in inner for difference in found]
     return [] if before == now else [f"{where} was {before!r}, is {now!r}"]
 

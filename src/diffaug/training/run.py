@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from diffaug.models.io.fetch import backbone_fingerprints, model_source
 from diffaug.models.io.saved import is_saved_model, save_model
 from diffaug.models.io.start import load_start
 from diffaug.provenance import RunProvenance, device_name
-from diffaug.training.callbacks import FirstStageCache
+from diffaug.training.callbacks import Callback, FirstStageCache
 from diffaug.training.checkpoint import last_checkpoint
 from diffaug.training.context import TrainingContext
 from diffaug.training.inputs import model_fingerprints, resumed_provenance
@@ -85,6 +85,7 @@ def train(
     force: bool = False,
     quiet: bool = False,
     cache: RunCache | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
     """Train a model.
 
@@ -100,6 +101,7 @@ def train(
         force: resume even if data, backbone or tokenizer have changed; `provenance.json` records it.
         quiet: print nothing.
         cache: shared by several runs, which then load data and backbones once.
+        callbacks: called at the events of the run; see `diffaug.training.callbacks`.
 
     Raises:
         DiffaugError: anything the user can fix. What was saved before stays.
@@ -112,7 +114,7 @@ def train(
     else:
         load_plugins(recipe.get("plugins"))
         recipe = recipe_from_dict(recipe)
-    recipe, given = _with_data(recipe, {"nli": nli, "unlabelled": unlabelled, "dev": dev, "test": test})
+    recipe, given = with_data(recipe, {"nli": nli, "unlabelled": unlabelled, "dev": dev, "test": test})
     check_trackers(recipe.loop.trackers)
     folder = Path(out)
     accelerator = Accelerator(
@@ -125,7 +127,7 @@ def train(
     if accelerator.num_processes > 1:
         be_patient()  # the launcher may forward a signal that has reached them already
     with claimed(folder, recipe, resume) if accelerator.is_main_process else nullcontext():
-        return _train(recipe, given, folder, accelerator, start, resume=resume, force=force, quiet=quiet, cache=cache)
+        return _train(recipe, given, folder, accelerator, start, resume, force, quiet, cache, callbacks)
 
 
 def _train(
@@ -134,11 +136,11 @@ def _train(
     folder: Path,
     accelerator: Accelerator,
     start: float,
-    *,
     resume: bool,
     force: bool,
     quiet: bool,
     cache: RunCache | None,
+    callbacks: Sequence[Callback],
 ) -> TrainResult:
     """`train`, after the folder has been locked; ``start`` is the start time."""
     precision = Precision(recipe.loop.precision, accelerator.device)
@@ -196,7 +198,7 @@ def _train(
     cached = None
     if cache is not None and accelerator.num_processes == 1:  # several would have to find the same file at once
         cached = cache.first_stage(recipe, method, stages, source)
-    callbacks = [] if cached is None else [FirstStageCache(cached)]
+    callbacks = [*callbacks, *([] if cached is None else [FirstStageCache(cached)])]
     context = TrainingContext(recipe, method, stages, scorer, tracker, accelerator, precision, folder)
     with tracked(accelerator, recipe, folder), stop_on_signals() as stop:
         Loop(context, save_best, stop, callbacks).run(checkpoint)
@@ -228,7 +230,7 @@ def _train(
     return result
 
 
-def _with_data(recipe: Recipe, sources: Mapping[str, Source | None]) -> tuple[Recipe, dict[str, InMemoryRows]]:
+def with_data(recipe: Recipe, sources: Mapping[str, Source | None]) -> tuple[Recipe, dict[str, InMemoryRows]]:
     """The recipe with the data that was passed to `train`; rows are returned apart, since a file cannot hold them."""
     given: dict[str, InMemoryRows] = {}
     named: dict[str, str] = {}
