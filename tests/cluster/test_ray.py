@@ -10,7 +10,6 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -120,22 +119,9 @@ def test_an_encode_through_a_client_is_in_order(
     assert (tmp_path / "ray.npy").read_bytes() == (tmp_path / "here.npy").read_bytes()
 
 
-def test_what_is_wrong_is_one_sentence(
-    cluster: Any, embedder: Embedder, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cluster_that_does_not_answer(
+    embedder: Embedder, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, calls = Manifest.add, []
-
-    def remove_third(manifest: Manifest, shard: Any) -> None:
-        add(manifest, shard)
-        calls.append(shard)
-        if len(calls) == 2:
-            shutil.rmtree(tmp_path / "out")
-
-    monkeypatch.setattr(Manifest, "add", remove_third)
-    with pytest.raises(DiffaugError, match=r"shard-\d+.parquet was written but is not there|cannot be written"):
-        embedder.encode_files(source, tmp_path / "out", shard_size=500, engine="ray")
-    with pytest.raises(DiffaugError, match=r"there is no file|does not exist|no such"):
-        embedder.encode_files(tmp_path / "gone.txt", tmp_path / "x", engine="ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(DiffaugError, match=r"the Ray cluster at 127.0.0.1:9 \(RAY_ADDRESS\) does not answer"):
         embedder.encode_files(source, tmp_path / "y", engine="ray")

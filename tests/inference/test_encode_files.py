@@ -279,6 +279,24 @@ def test_missing_and_changed_shards_are_encoded_again(embedder: Embedder, source
     assert content(out) == before
 
 
+def test_a_shard_that_disappears_is_an_error_at_once(
+    embedder: Embedder, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a worker on another machine has written it to a disk of its own."""
+    commit = outputs.FolderOutput.commit
+
+    def lose(output: outputs.FolderOutput, shard: outputs.Shard) -> None:
+        if shard.index == 2:
+            (tmp_path / "out" / outputs.shard_name(2)).unlink()
+        commit(output, shard)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs.FolderOutput, "commit", lose)
+        with pytest.raises(DiffaugError, match=r"shard-000002.parquet was written but is not there"):
+            embedder.encode_files(source, tmp_path / "out", shard_size=5)
+    assert embedder.encode_files(source, tmp_path / "out", shard_size=5).continued == 10
+
+
 def test_other_models_settings_and_inputs_are_refused(
     embedder: Embedder, other: Embedder, source: Path, tmp_path: Path
 ) -> None:
