@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-faults test-fuzz test-browser test-kernels test-kernels-quick test-gpu test-min \
-	lint format docs benchmark clean
+.PHONY: help setup quickstart test test-faults test-fuzz test-browser test-ray test-kernels test-kernels-quick test-gpu \
+	test-min lint format docs benchmark clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -23,9 +23,7 @@ $(READY): pyproject.toml constraints.txt
 
 quickstart: $(READY)  ## train on the embedded data, show before and after
 	rm -rf runs/quickstart
-	$(BIN)/diffaug train --recipe quickstart --out runs/quickstart
-	$(BIN)/diffaug search --model runs/quickstart/best src/diffaug/assets/sample/sentences.txt \
-		"stocks lost value" "an animal outdoors" -k 3
+	$(BIN)/diffaug quickstart
 
 # Two processes, a file at a time: what the tests of a file share is made once.
 PYTEST := pytest --numprocesses 2 --dist loadfile
@@ -46,6 +44,11 @@ test-fuzz: $(READY)  ## try hostile recipes, settings, data files, folders and t
 test-browser: $(READY)  ## run the tests of the pages in headless Chromium
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	DIFFAUG_BROWSER=chromium $(BIN)/pytest tests/report/test_report_browser.py tests/serve/test_serve_browser.py
+
+# Minutes, and Ray is large: `make test` leaves these out.
+test-ray: $(READY)  ## run a Ray cluster of several nodes on this machine, and kill them at work
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[ray]'
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/cluster
 
 # Every package at the lower bound that pyproject.toml states, but torch: of its older versions the package index has builds
 # with gigabytes of CUDA only, so it is the one of constraints.txt unless TORCH names another. The environment is large, and

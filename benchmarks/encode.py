@@ -1,8 +1,8 @@
 """How fast is `Embedder.encode`, beside sentence-transformers on the same weights and the same sentences?
 
-All sides run in this process, one after the other, several times; a ratio is that of the medians. They are PyTorch,
-ONNX Runtime with the same weights in float32 and in int8, and sentence-transformers. Start-up is measured in fresh
-interpreters, from `python` to the first vector.
+All sides run in this process, one after the other, several times; a ratio is that of the medians. They are PyTorch in
+float32 and in bfloat16, ONNX Runtime with the same weights in float32 and in int8, and sentence-transformers. Start-up
+is measured in fresh interpreters, from `python` to the first vector.
 
     python benchmarks/encode.py                                  # the sentences that come with the package
     python benchmarks/encode.py --sentences wiki1m.txt.xz        # sentences of your own, one a line
@@ -117,8 +117,11 @@ def measure(sentences: list[str], rounds: int, place: Path) -> dict[str, Any]:
     ours = Embedder.from_pretrained(model, device="cpu")
     export_onnx(ours, place / "float32")
     export_onnx(ours, place / "int8", quantize="int8")
+    bf16 = Embedder.from_pretrained(model, device="cpu")
+    bf16.encoder.bfloat16()
     models: dict[str, Any] = {
         "ours": ours,
+        "ours, bf16": bf16,
         "ours, onnx": Embedder.from_pretrained(place / "float32"),
         "ours, int8": Embedder.from_pretrained(place / "int8"),
         THEIRS: SentenceTransformer(model, device="cpu"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -45,7 +48,10 @@ def embedder(tiny_bert: Path) -> Embedder:
 def _nothing_is_left_behind() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("diffaug")]
+    for thread in threading.enumerate():
+        if thread.name.startswith("diffaug"):
+            thread.join(timeout=1)  # it may be about to end
+            assert not thread.is_alive()
     assert torch.get_num_threads() == threads
 
 
@@ -194,21 +200,60 @@ def test_who_is_free_takes_the_next_piece(embedder: Embedder) -> None:
     assert done == {slow: 1, quick: 99}
 
 
-def test_the_threads_of_the_cpu_are_divided(embedder: Embedder) -> None:
+@pytest.fixture
+def four_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(4)
-    try:
-        seen: set[int] = set()
-        runners = [TorchRunner(embedder.encoder), TorchRunner(embedder.encoder)]
-        run_parallel(range(20), runners, lambda runner, piece: seen.add(torch.get_num_threads()))
-        assert seen == {2}
-        later: list[int] = []
-        thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        assert later == [4]
-    finally:
-        torch.set_num_threads(before)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_the_threads_of_the_cpu_are_divided(embedder: Embedder) -> None:
+    seen: set[int] = set()
+    runners = [TorchRunner(embedder.encoder), TorchRunner(embedder.encoder)]
+    run_parallel(range(20), runners, lambda runner, piece: seen.add(torch.get_num_threads()))
+    assert seen == {2}
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [4]
+
+
+@pytest.mark.usefixtures("four_threads")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_on_the_cpu_encodes_a_batch_per_thread(tiny: Tiny, kind: str) -> None:
+    embedder, texts = of_kind(kind, tiny), many(300)
+    seen: set[tuple[int, int]] = set()
+    hook = embedder.encoder.register_forward_pre_hook(
+        lambda *_: seen.add((threading.get_ident(), torch.get_num_threads()))
+    )
+    several = embedder.encode(texts)
+    assert {threads for _, threads in seen} == {1}
+    assert len(seen) > 1
+    seen.clear()
+    embedder.encode(texts[:60])  # too few to be worth copies of the model
+    assert seen == {(threading.get_ident(), 4)}
+    hook.remove()
+    torch.set_num_threads(1)
+    np.testing.assert_allclose(several, embedder.encode(texts), atol=1e-6)
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_the_threads_of_the_cpu_return_after_ctrl_c(embedder: Embedder) -> None:
+    begun: list[int] = []
+
+    def do(runner: Runner, piece: int) -> None:
+        begun.append(piece)
+        if piece == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_parallel(range(30), embedder.runner.split(2), do)
+    assert len(begun) < 30  # the queued pieces are skipped
+    assert torch.get_num_threads() == 4
 
 
 @pytest.mark.parametrize("kind", ["all layers", "prefix", "LoRA"])

@@ -373,6 +373,8 @@ assert "Embedder" in dir(diffaug)
 
 print(diffaug.Embedder.from_pretrained().encode(["A dog runs.", "Yes."]).shape)
 assert not attempts, attempts
+heavy = {"transformers.modeling_utils", "torch._dynamo", "scipy"} & set(sys.modules)  # half of the time to a vector
+assert not heavy, heavy
 """
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from diffaug.cluster import Engine
 from diffaug.data.problems import OnBad
 from diffaug.errors import DiffaugError
 from diffaug.inference.encode import encode_texts, length_batches
@@ -105,10 +106,10 @@ class Embedder:
             if onnx:
                 embedder = cls(*load_onnx(folder), device=device)
             elif is_saved_model(folder):
-                embedder = cls(*load_model(folder), device=device)
+                embedder = cls(*load_model(folder, plain=True), device=device)
                 embedder.classifier = Classifier.load(folder, embedder.runner.width)
             else:
-                loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code)
+                loaded = load_sentence_transformers(folder, trust_remote_code=trust_remote_code, plain=True)
                 embedder = cls(*loaded, device=device)
         else:
             config = ModelConfig(
@@ -116,8 +117,8 @@ class Embedder:
                 template=template,
                 final_stop=template is not None,
             )
-            plain = load_transformers(str(folder), config, trust_remote_code=trust_remote_code, revision=revision)
-            embedder = cls(*plain, device=device)
+            options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
+            embedder = cls(*load_transformers(str(folder), config, plain=True, **options), device=device)
         embedder.name = source
         embedder.truncate_dim = embedder._checked(truncate_dim)
         return embedder
@@ -217,6 +218,7 @@ class Embedder:
         shard_size: int | None = None,
         devices: Sequence[str | torch.device] | None = None,
         workers: int | None = None,
+        engine: Engine = "local",
         overwrite: bool = False,
         show_progress: bool | None = None,
     ) -> EncodedFiles:
@@ -239,6 +241,7 @@ class Embedder:
             shard_size: rows per shard; default 32,768.
             devices: several devices, as for `encode`; with ``workers``, the devices of the processes.
             workers: encode in this many processes, each with its own model, by default on all GPUs in turn.
+            engine: ``"ray"`` encodes on the nodes of a Ray cluster, in ``workers`` processes or in one per GPU or core.
             overwrite: start again instead of continuing.
             show_progress: show a bar or, in a log, a line a minute on standard error; default: for long work.
 
@@ -259,6 +262,7 @@ class Embedder:
             shard_size=shard_size,
             devices=devices,
             workers=workers,
+            engine=engine,
             overwrite=overwrite,
             show_progress=show_progress,
         )

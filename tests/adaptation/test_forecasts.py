@@ -48,6 +48,18 @@ def test_a_gain_is_never_negative_nor_above_what_is_possible() -> None:
     assert fit_gain(SIZES, np.full((5, 4, 401), 100.0), 250, 250, seed=0)[0] == 0
 
 
+def test_resamples_without_a_score_are_left_out() -> None:
+    """As of average precision, where a small resample has no pair that is the same."""
+    values = curves(0.5)
+    expected = fit_gain(SIZES, values, 250, 250, seed=0)
+    values[:, :, 1:100] = np.nan
+    found = fit_gain(SIZES, values, 250, 250, seed=0)
+    assert found[0] == expected[0]
+    np.testing.assert_allclose(found, expected, atol=1.0)
+    with pytest.raises(DiffaugError, match="too few"):
+        fit_gain(SIZES, np.where(np.arange(401) > 0, np.nan, values), 250, 250, seed=0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind(kind: str, tiny_bert: Path) -> None:
     found = forecast(tiny_bert, KINDS[kind](), 100)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from workspace import files, shorten
 
-# Its scripts are no package; they import each other so too.
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+# Their scripts are no packages; they import each other so too.
+sys.path += [str(Path(__file__).parents[2] / folder) for folder in ("benchmarks", "docs")]
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +118,7 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(web, "run", lambda app, sock, limits: sock.close())
     monkeypatch.setattr(run, "train", train_shortly)
     monkeypatch.setattr("diffaug.adaptation.trials.train", train_shortly)
+    monkeypatch.setattr("diffaug.cli.quickstart._TEST", "test.tsv")
     from diffaug.adaptation import run as adaptation
     from diffaug.tuning import run as tuning
 

@@ -142,10 +142,15 @@ def check_recipe(text: str) -> None:
 def check_package(package: str) -> None:
     """`diffaug[a,b]` or `.[a,b]`: are there such extras?"""
     found = re.fullmatch(r"(?:\.|diffaug)(?:\[(.*)\])?", package)
-    section = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
-    known = re.findall(r"^([\w-]+) = \[", section.partition("\n[")[0], re.MULTILINE)
+    known = extras()
     if found is None or not set((found[1] or "").split(",")) - {""} <= set(known):
         raise ExampleError(f"{package} is not this package, or has no such extras; there are {', '.join(known)}")
+
+
+def extras() -> list[str]:
+    """The optional dependencies of the package."""
+    section = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
+    return re.findall(r"^([\w-]+) = \[", section.partition("\n[")[0], re.MULTILINE)
 
 
 def check_script(script: Path, arguments: list[str]) -> None:

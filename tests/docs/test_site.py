@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import importlib.util
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,20 +13,17 @@ from typing import Any
 
 import pytest
 import yaml
-from code_blocks import PAGES, ROOT
+from code_blocks import PAGES, ROOT, code_blocks, transcript
+from examples import extras, run_cli
 
 SOURCE = ROOT / "src"
+INSTALL = ROOT / "docs" / "install.md"
 
 
 @pytest.fixture(scope="session")
 def staging() -> ModuleType:
     """docs/stage.py, which is no part of a package."""
-    spec = importlib.util.spec_from_file_location("stage", ROOT / "docs" / "stage.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("stage")
 
 
 def test_every_page_is_in_the_menu_once(staging: ModuleType, tmp_path: Path) -> None:
@@ -34,6 +31,60 @@ def test_every_page_is_in_the_menu_once(staging: ModuleType, tmp_path: Path) -> 
     menu = list(_pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]))
     assert len(menu) == len(set(menu))
     assert {str(page.relative_to(tmp_path)) for page in tmp_path.rglob("*.md")} == set(menu)
+
+
+def test_the_reference_has_every_command_and_describes_every_setting(staging: ModuleType, tmp_path: Path) -> None:
+    from dataclasses import asdict
+
+    from diffaug.config import load_recipe
+
+    staging.stage(tmp_path)
+    commands = (tmp_path / "commands.md").read_text("utf-8")
+    help_text = run_cli(["--help"])
+    shown = set(re.findall(r"^\W*([a-z]+)  ", help_text.partition("Commands")[2], re.MULTILINE))
+    assert {"train", "data", "search"} <= shown
+    assert {name.split()[1] for name in re.findall(r"^## (diffaug .*)$", commands, re.MULTILINE)} == shown
+    assert "`--unique`" in commands
+    settings = (tmp_path / "settings.md").read_text("utf-8")
+    described = dict(re.findall(r"^\| `([\w.]+)` \| .+ \| .+ \| (.*) \|$", settings, re.MULTILINE))
+    for section, values in asdict(load_recipe("diffaug-semi")).items():
+        names = {f"{section}.{key}" for key in values} if f"## {section}\n" in settings else {section}
+        assert names <= set(described)
+    assert all(len(meaning) > 5 for meaning in described.values())
+
+
+def test_every_extra_is_in_the_table_of_the_installation() -> None:
+    table = set(
+        re.findall(r"`([\w-]+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", INSTALL.read_text("utf-8"), re.MULTILINE)))
+    )
+    assert {"serve", "wandb"} <= table
+    assert set(extras()) == table
+
+
+def test_a_tutorial_is_a_notebook_with_the_same_examples(staging: ModuleType, tmp_path: Path) -> None:
+    """The examples of the pages are run by test_code_blocks.py."""
+    staging.stage(tmp_path)
+    pages = sorted((ROOT / "docs").glob(f"{staging.TUTORIAL}*.md"))
+    assert len(pages) == len(list(tmp_path.glob("*.ipynb"))) == 4
+    for page in pages:
+        found = json.loads((tmp_path / f"{page.stem}.ipynb").read_text("utf-8"))
+        assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
+        cells = found["cells"]
+        assert len({cell["id"] for cell in cells}) == len(cells)
+        assert {frozenset(cell) for cell in cells} == {
+            frozenset({"cell_type", "id", "metadata", "source"}),
+            frozenset({"cell_type", "id", "metadata", "source", "execution_count", "outputs"}),
+        }
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        blocks = [block for block in code_blocks(page) if block.not_run is None and block.language != "text"]
+        assert len(code) == len(blocks)
+        for cell, block in zip(code, blocks, strict=True):
+            if block.language == "python":
+                assert cell == block.text.strip()
+            else:
+                assert cell.startswith("%%")
+                commands = transcript(block.text) if block.language == "console" else [(block.text.strip(), "")]
+                assert all(command in cell for command, _ in commands)
 
 
 def test_links_lead_somewhere(staging: ModuleType, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from report.made_runs import NASTY, write_run
 
 @pytest.fixture(scope="session")
 def trained(tiny_bert: Path, data_files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two finished runs, one of which has a sentence full of markup among its dev pairs, and an unfinished one."""
+    """Two finished runs, with a sentence full of markup among their data, and an unfinished one."""
     from diffaug.config import load_recipe
     from diffaug.training.run import train
 
@@ -19,9 +20,13 @@ def trained(tiny_bert: Path, data_files: dict[str, str], tmp_path_factory: pytes
     lines = Path(data_files["dev"]).read_text("utf-8").splitlines()
     # With the highest gold score, and nothing like the other sentence: a pair that goes wrong.
     dev.write_text("\n".join([*lines, f"5\t{NASTY}\tYes."]) + "\n", "utf-8")
+    nli = home / "triplets.csv"
+    with nli.open("w", newline="", encoding="utf-8") as file:
+        file.write(Path(data_files["nli"]).read_text("utf-8"))
+        csv.writer(file).writerow([NASTY, "A sentence.", "Another one."])
     common = [
         f"model.backbone={tiny_bert}",
-        f"data.nli={data_files['nli']}",
+        f"data.nli={nli}",
         f"data.dev={dev}",
         "data.test=null",
         "data.max_length=16",

@@ -73,6 +73,16 @@ def test_curves_follow_metric_runs_and_stage(visit: Callable[..., Any], report: 
     assert lines.count() == 5
 
 
+def test_verdict_and_curves_name_the_score_before_training(visit: Callable[..., Any], report: Path) -> None:
+    page = visit(report)
+    assert "the model before training" in page.locator(".verdict-card .headline").inner_text()
+    assert page.locator(".verdict-card dt").all_inner_texts()[0] == "Before training"
+    assert page.locator("#curves line.before").count() == 1
+    assert page.locator("#curves text.before").inner_html() == "before training"
+    page.get_by_label("Metric").select_option("loss")
+    assert page.locator("#curves line.before").count() == 0
+
+
 def test_values_are_read_by_pointer_and_keyboard(visit: Callable[..., Any], report: Path, trained: Path) -> None:
     page = visit(report)
     page.get_by_label("Metric").select_option("loss")
@@ -94,7 +104,7 @@ def test_values_are_read_by_pointer_and_keyboard(visit: Callable[..., Any], repo
     assert not readout.is_visible()
 
 
-def test_pairs_are_filtered_and_lead_to_the_map(visit: Callable[..., Any], report: Path) -> None:
+def test_pairs_are_filtered(visit: Callable[..., Any], report: Path) -> None:
     page = visit(report)
     items = page.locator("#pairs .pairs > li")
     assert items.count() == 10
@@ -106,10 +116,6 @@ def test_pairs_are_filtered_and_lead_to_the_map(visit: Callable[..., Any], repor
     if page.get_by_role("button", name="Show more").is_visible():
         page.get_by_role("button", name="Show more").click()
         assert items.count() > before
-    item = items.filter(has=page.get_by_role("button", name="Show on the map")).first
-    sentence = item.locator("p").first.inner_text()
-    item.get_by_role("button", name="Show on the map").click()
-    assert page.locator("#map .chosen").inner_text() == sentence
 
 
 def test_a_sentence_with_markup_is_shown_and_not_run(visit: Callable[..., Any], report: Path) -> None:
@@ -137,28 +143,31 @@ def test_the_map_is_read_by_keyboard_and_shows_every_model(visit: Callable[..., 
         page.keyboard.press(key)
         seen.add(page.locator("#map .chosen").inner_text())
     assert len(seen) > 1
-    places = "[...document.querySelectorAll('#map circle')].map((c) => c.getAttribute('cx')).join()"
+    places = "[...document.querySelectorAll('#map .map circle')].map((c) => c.getAttribute('cx')).join()"
     before = page.evaluate(places)
     page.get_by_label("Model").select_option(index=1)
     assert page.evaluate(places) != before
-    for colour in ("cosine", "error"):
-        page.locator("#map").get_by_label("Colour").select_option(colour)
-    page.locator("#map").get_by_label("Pairs").select_option("wrong")
-    assert 0 < page.locator("#map line.pair").count() < 41
+    after = page.evaluate(places)
+    page.get_by_role("button", name="Before training").click()
+    assert page.evaluate(places) != after
+    assert page.locator("#map h4").all_inner_texts() == ["Nearest after training", "Nearest before training"]
+    assert "of the nearest neighbours of a sentence are new" in page.locator("#map .about").first.inner_text()
+    page.locator("#map .sentence").first.click()
+    assert page.locator("#map circle.selected").count() == 1
 
 
 def test_a_table_is_sorted_and_leads_to_a_runs_curves_and_recipe(visit: Callable[..., Any], report: Path) -> None:
     page = visit(report)
     names = page.locator(".runs tbody th .named")
-    assert names.all_inner_texts() == ["deeper/simcse", "diffaug", "unfinished"]
-    page.get_by_role("button", name="dev", exact=True).click()
-    values = "[...document.querySelectorAll('.runs td:nth-child(3)')].map((cell) => Number(cell.dataset.v))"
+    assert names.all_inner_texts() == ["Before training", "deeper/simcse", "diffaug", "unfinished"]
+    page.get_by_role("button", name="alignment").click()
+    values = "[...document.querySelectorAll('.runs td:nth-child(4)')].map((cell) => Number(cell.dataset.v))"
     scores = page.evaluate(values)[:2]
     assert scores == sorted(scores, reverse=True)
-    assert names.all_inner_texts()[-1] == "unfinished"  # what has no score comes last, either way
-    page.get_by_role("button", name="dev", exact=True).click()
+    assert names.all_inner_texts()[2:] == ["Before training", "unfinished"]  # what has no value comes last, either way
+    page.get_by_role("button", name="alignment").click()
     assert page.evaluate(values)[:2] == scores[::-1]
-    assert names.all_inner_texts()[-1] == "unfinished"
+    assert names.all_inner_texts()[2:] == ["Before training", "unfinished"]
     row = page.locator(".runs tbody tr", has_text="diffaug")
     assert row.get_by_role("link", name="map").count() == 1
     assert page.locator(".runs tbody tr", has_text="unfinished").get_by_role("link", name="map").count() == 0

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from report.made_runs import write_run
 
-from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
-from diffaug.report.embeddings import align, choose_pairs, neighbours, project
+from diffaug.report.data import Sentences, map_data
+from diffaug.report.embeddings import align, neighbours, project
+from diffaug.report.runs import read_run
+from diffaug.report.sentences import OwnSentences, own_sentences
 
 
 @pytest.fixture
@@ -56,13 +61,80 @@ def test_neighbours_are_the_nearest_by_the_full_vectors(vectors: np.ndarray) -> 
     assert [len(row) for row in neighbours(vectors[:2], 5)] == [1, 1]
 
 
-def test_pairs_are_spread_over_the_scores_and_those_wanted_are_there() -> None:
-    pairs = ScoredPairs([f"a{i}" for i in range(1000)], [f"b{i}" for i in range(1000)], [i / 200 for i in range(1000)])
-    chosen = choose_pairs(pairs, 100, [3, 777, 3])
-    assert {0, 999, 3, 777} <= set(chosen)
-    assert len(chosen) == len(set(chosen)) <= 100
-    assert np.histogram(chosen, bins=5, range=(0, 1000))[0].min() > 15
-    assert choose_pairs(pairs.take(range(4)), 100) == [0, 1, 2, 3]
+def _map(vectors: np.ndarray, after: np.ndarray, classes: list[str] | None) -> dict[str, Any]:
+    own = OwnSentences("file.csv", [f"Sentence {i}." for i in range(len(vectors))], classes)
+    sides = {"backbone": vectors, "best": after}
+    drawn, notes = map_data(own, {3: Path("best")}, {3: "backbone"}, "pca", lambda m, _: sides[str(m)], Sentences())
+    assert notes == []
+    return drawn
+
+
+def test_a_map_compares_the_neighbours_before_and_after(vectors: np.ndarray) -> None:
+    classes = ["a", "b"] * 30
+    # After training, sentences of one class are alike: all neighbours have the class of the sentence.
+    after = vectors + np.where(np.arange(60) % 2, 50, -50)[:, None].astype(np.float32)
+    after /= np.linalg.norm(after, axis=1, keepdims=True)
+    drawn = _map(vectors, after, classes)
+    (model,) = drawn["models"]
+    assert model["after"]["same"] == 100
+    near = [{j for j, _ in row} for row in neighbours(vectors)]
+    same = np.mean([classes[i] == classes[j] for i, row in enumerate(near) for j in row])
+    assert drawn["before"][model["before"]]["same"] == round(100 * float(same)) < 70
+    now = [{j for j, _ in row} for row in neighbours(after)]
+    assert model["new"] == [round(100 * len(now[i] - near[i]) / 10) for i in range(60)]
+    assert min(model["new"]) < max(model["new"])
+    unchanged = _map(vectors, vectors, None)
+    assert unchanged["models"][0]["new"] == [0] * 60
+    assert unchanged["before"][0]["same"] is None
+
+
+def test_a_map_without_the_model_before_training_says_so(vectors: np.ndarray) -> None:
+    def encode(model: str | Path, _: list[str]) -> np.ndarray:
+        if model == "gone":
+            raise DiffaugError("the model gone was not found")
+        return vectors
+
+    own = OwnSentences("file.csv", [f"Sentence {i}." for i in range(60)])
+    drawn, notes = map_data(own, {0: Path("best")}, {0: "gone"}, "pca", encode, Sentences())
+    assert notes == ["The map before training is missing: the model gone was not found"]
+    assert drawn["models"][0]["before"] is None
+    assert drawn["models"][0]["new"] is None
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "classes"),
+    [
+        ({"nli": "classes.csv", "unlabelled": "text.txt"}, "classes.csv, nli", True),
+        ({"nli": "pairs.csv", "unlabelled": "text.txt"}, "text.txt, unlabelled", False),
+        ({"nli": ["gone.csv", "pairs.csv"], "dev": "dev.tsv"}, "pairs.csv, nli", False),
+        ({"nli": "rows passed in Python", "dev": "dev.tsv"}, "dev.tsv, dev", False),
+    ],
+)
+def test_the_sentences_are_the_users(tmp_path: Path, data: dict[str, Any], name: str, classes: bool) -> None:
+    texts = [f"Sentence number {i}." for i in range(400)]
+    rows = "".join(f"{text},{'odd' if i % 2 else 'even'}\n" for i, text in enumerate(texts))
+    (tmp_path / "classes.csv").write_text("text,label\n" + rows)
+    (tmp_path / "pairs.csv").write_text("anchor,positive\n" + "".join(f"{text},The same as {text}\n" for text in texts))
+    (tmp_path / "text.txt").write_text("\n".join(texts + texts))
+    (tmp_path / "dev.tsv").write_text("".join(f"{i % 5}\t{text}\tAnother.\n" for i, text in enumerate(texts)))
+    run = read_run(write_run(tmp_path / "runs" / "a", data=data), "a")
+    own, _ = own_sentences([run])
+    assert own is not None
+    assert own.name == name
+    assert len(own.texts) == len(set(own.texts)) == 300
+    if classes:
+        assert own.classes == ["odd" if int(text.split()[-1][:-1]) % 2 else "even" for text in own.texts]
+    else:
+        assert own.classes is None
+    given, _ = own_sentences([run], tmp_path / "text.txt")
+    assert given is not None
+    assert given.name == "text.txt"
+
+
+def test_sentences_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    own, notes = own_sentences([read_run(write_run(tmp_path / "a", data={"nli": "gone.csv"}), "a")])
+    assert own is None
+    assert "gone.csv" in notes[0]
 
 
 def test_tsne_keeps_groups_together_and_is_the_same_every_time(vectors: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from report.made_runs import GOLD, write_pairs, write_run
 
 from diffaug.data.records import ScoredPairs
 from diffaug.report.data import Sentences, pair_data
-from diffaug.report.pairs import PairSet, pair_sets, relative_ranks
+from diffaug.report.pairs import PairReader, PairSet, pair_sets, relative_ranks
 from diffaug.report.runs import read_run
 
 
@@ -49,7 +49,7 @@ def test_similarities_on_disk_are_used_without_a_model(tmp_path: Path) -> None:
     arrays = {"Some task/cosine": np.arange(8, dtype="f4"), "Some task/gold": np.array(GOLD, "f4")}
     other = {"Other/cosine": np.arange(3, dtype="f4"), "Other/gold": np.arange(3, dtype="f4")}
     np.savez(run / "similarities.npz", **arrays, **other)
-    sets, notes = pair_sets([read_run(run, "run")], never)
+    sets, notes = pair_sets([read_run(run, "run")], PairReader(), never)
     assert [found.name for found in sets] == ["Some task"]
     assert sets[0].cosines[0].tolist() == list(range(8))
     assert sets[0].pairs.first[0] == "Sentence number 0."
@@ -68,7 +68,7 @@ def test_without_them_the_model_embeds_the_dev_pairs(tmp_path: Path) -> None:
         vectors[8] = vectors[0]  # both sentences of the first pair
         return vectors
 
-    sets, _ = pair_sets([read_run(folder, "run")], encode)
+    sets, _ = pair_sets([read_run(folder, "run")], PairReader(), encode)
     assert asked == [folder / "best"]
     assert sets[0].name == "dev, dev"
     assert sets[0].cosines[0].tolist() == [1.0] + [0.0] * 7
@@ -79,16 +79,16 @@ def test_a_relative_path_is_found_from_the_run(tmp_path: Path, monkeypatch: pyte
     run = write_run(tmp_path / "project" / "runs" / "a", Path("data/dev.tsv"))
     np.savez(run / "similarities.npz", **{"T/cosine": np.arange(8.0), "T/gold": np.array(GOLD)})
     monkeypatch.chdir(tmp_path)
-    assert len(pair_sets([read_run(run, "a")], never)[0]) == 1
+    assert len(pair_sets([read_run(run, "a")], PairReader(), never)[0]) == 1
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     dev = write_pairs(tmp_path)
     run = write_run(tmp_path / "run", dev)
     shutil.move(dev, tmp_path / "elsewhere.tsv")
-    sets, notes = pair_sets([read_run(run, "my run")], never)
+    sets, notes = pair_sets([read_run(run, "my run")], PairReader(), never)
     assert sets == []
     assert len(notes) == 1
     assert "my run" in notes[0]
     assert "dev.tsv" in notes[0]
-    assert pair_sets([read_run(write_run(tmp_path / "other"), "other")], never) == ([], [])
+    assert pair_sets([read_run(write_run(tmp_path / "other"), "other")], PairReader(), never) == ([], [])

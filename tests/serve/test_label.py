@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -23,6 +25,7 @@ from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.serve.label.agreement import cohen_kappa
 from diffaug.serve.label.app import create_label_app
+from diffaug.serve.label.design import choose, pair_kernel
 from diffaug.serve.label.formats import export, read_answers, write_csv
 from diffaug.serve.label.kinds import NAMES, SKIP, UNUSABLE, make_kind
 from diffaug.serve.label.sampling import BANDS, read_excluded, sample_questions
@@ -99,6 +102,56 @@ def test_sentences_of_dev_and_test_are_never_asked(
     found = sample_questions(corpus, embedder, kind_of(name), 100, known=set(), excluded=excluded)
     assert found
     assert not {same_text(text) for one in found for text in one.texts} & {same_text(text) for text in held_out}
+
+
+def test_pair_kernel_is_that_of_gradients() -> None:
+    rng = np.random.default_rng(0)
+    first, second = (F.normalize(torch.from_numpy(rng.normal(size=(6, 5))), dim=1) for _ in range(2))
+
+    def cosines(weight: torch.Tensor) -> torch.Tensor:
+        return F.cosine_similarity(first @ weight.T, second @ weight.T)
+
+    gradients = torch.autograd.functional.jacobian(cosines, torch.eye(5, dtype=torch.float64)).flatten(1)
+    found = pair_kernel(first.numpy(), second.numpy())
+    np.testing.assert_allclose(found, (gradients @ gradients.T).numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("asked", [(), (3, 17)])
+def test_design_reduces_the_variance_of_all_candidates_most(asked: tuple[int, ...]) -> None:
+    """Against the posterior covariance of a Gaussian process, computed anew for every candidate."""
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(25, 4)).astype(np.float32)
+    kernel = points @ points.T + 0.1 * np.eye(25, dtype=np.float32)
+    noise = float(kernel.diagonal().mean())
+
+    def variance(chosen: list[int]) -> float:
+        part = kernel[:, chosen]
+        inner = kernel[np.ix_(chosen, chosen)] + noise * np.eye(len(chosen))
+        return float(np.trace(kernel - part @ np.linalg.solve(inner, part.T)))
+
+    expected = list(asked)
+    for _ in range(8):
+        expected.append(min(set(range(25)) - set(expected), key=lambda i: variance([*expected, i])))
+    assert choose(kernel, 8, asked=asked) == expected[len(asked) :]
+    assert sorted(choose(kernel, 100, asked=asked)) == sorted(set(range(25)) - set(asked))
+
+
+def test_sentences_for_classes_represent_all_groups(embedder: Embedder) -> None:
+    """Of many near copies of few sentences, all groups are asked before a second one of a group."""
+    groups = ["The dog runs", "A train to the market", "Letters from them", "Rivers and gardens sleep"]
+    texts = [f"{group}{mark}" for group in groups for mark in ["", *(f" , {'very ' * i}" for i in range(1, 5))]]
+    texts += [f"{groups[0]} {'now ' * i}" for i in range(1, 20)]  # at random, most would be of this group
+    vectors = embedder.encode(texts)
+    found = [
+        one.texts[0] for one in sample_questions(texts, embedder, kind_of("classes"), 4, known=set(), excluded=set())
+    ]
+    rest = [i for i, text in enumerate(texts) if text not in found]
+    chosen = [texts.index(text) for text in found]
+    nearest = (vectors[rest] @ vectors[chosen].T).max(1).mean()
+    rng = np.random.default_rng(0)
+    drawn = [rng.permutation(len(texts)) for _ in range(50)]
+    at_random = [(vectors[order[4:]] @ vectors[order[:4]].T).max(1).mean() for order in drawn]
+    assert nearest > np.mean(at_random)
 
 
 @pytest.mark.parametrize("texts", [[], ["One."], ["One.", "one"], ["One.", "Two."], ["A", "B", "C"]])

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from browser_fixtures import DESKTOP, PHONE
@@ -20,7 +20,8 @@ from diffaug.data.documents import Documents
 from diffaug.embedder import Embedder
 from diffaug.serve.api import Served, create_app
 from diffaug.serve.corpus import MemoryCorpus
-from diffaug.serve.label.app import create_label_app
+from diffaug.serve.label.app import Background, create_label_app
+from diffaug.serve.label.jobs import AdaptJobs
 from diffaug.serve.label.kinds import make_kind
 from diffaug.serve.label.store import Store
 from diffaug.serve.web import Limits
@@ -29,13 +30,17 @@ NASTY = '<img src=x onerror="window.broken=1"></script><script>window.broken=2</
 LIMITS = Limits()
 # The server of the page without the model, which has done its work when the page opens: it starts quickly.
 SERVER = """
-import sys; from pathlib import Path
+import os, sys; from pathlib import Path
 from diffaug.serve.web import Limits, listen, run
-from diffaug.serve.label.app import create_label_app
+from diffaug.serve.label.app import Background, create_label_app
+from diffaug.serve.label.jobs import AdaptJobs
 from diffaug.serve.label.store import Store, stored_kind
 folder = Path(sys.argv[1]); database = folder / "labels.db"
 store = Store(database, stored_kind(database))
-run(create_label_app(store, folder / "labels.csv", "s.txt", Limits()), listen("127.0.0.1", int(sys.argv[2])), Limits())
+os.environ["PYTHONPATH"] = str(folder / "program")  # of the jobs
+background = Background(jobs=AdaptJobs(folder / "labels-adapt", "m"))
+app = create_label_app(store, folder / "labels.csv", "s.txt", Limits(), background)
+run(app, listen("127.0.0.1", int(sys.argv[2])), Limits())
 """
 
 
@@ -82,9 +87,9 @@ def label(serve: Callable[..., Any], tmp_path: Path, open_page: Callable[..., An
     """Serve a store and open its page, as somebody."""
     servers: list[Any] = []
 
-    def go(store: Store, name: str = "anna", **options: Any) -> Any:
+    def go(store: Store, name: str = "anna", background: Background | None = None, **options: Any) -> Any:
         if not servers:
-            app = create_label_app(store, tmp_path / "labels.csv", "s.txt", LIMITS)
+            app = create_label_app(store, tmp_path / "labels.csv", "s.txt", LIMITS, background)
             servers.append(serve(app, LIMITS))
             servers.append(servers[0].__enter__())
         page = open_page(servers[1], **options)
@@ -170,7 +175,7 @@ def test_sentences_and_names_with_markup_are_shown_and_not_run(label: Callable[.
     press(page, "1")
     other = label(store, "ben")
     press(other, "2")
-    other.locator("summary").click()
+    other.locator("#review summary").click()
     other.wait_for_selector(".dispute")
     assert NASTY in other.locator(".dispute p").first.inner_text()
     for each in (page, other):
@@ -184,8 +189,8 @@ def test_two_people_disagree_and_settle(label: Callable[..., Any], tmp_path: Pat
         page = label(store, who)
         for key in keys:
             press(page, key)
-    page.locator("summary").click()
-    page.wait_for_selector("table")
+    page.locator("#review summary").click()
+    page.wait_for_selector("#review table")
     row = page.locator("#agreement tbody tr").inner_text().split("\t")
     assert row == ["anna and ben", "4", "0.50"]  # 3 of 4 agree, by chance 2 of 4 would
     assert page.locator(".dispute").count() == 1
@@ -195,8 +200,72 @@ def test_two_people_disagree_and_settle(label: Callable[..., Any], tmp_path: Pat
     assert [row[2] for row in store.rows()] == ["same", "different", "same", "different"]
 
 
+class Fitted:
+    """A background thread that has fitted a head."""
+
+    curve: ClassVar[dict[str, Any]] = {
+        "candidate": "linear map", "measure": "Spearman", "labels": 120, "more": 300, "sizes": [20, 40, 60, 80],
+        "scores": [71.0, 73.5, 75.0, 75.75], "gain": 2.0, "low": 0.5, "high": 3.5, "visible": 2.5, "before": 70.0,
+        "words": "300 more labels would bring +2.0 points.",
+    }  # fmt: skip
+
+    def start(self) -> None:
+        pass
+
+    stop = start
+
+    def status(self) -> dict[str, Any]:
+        return {"state": "ready", "message": None, "curve": self.curve}
+
+
+@pytest.mark.parametrize("look", [DESKTOP, {**PHONE, "color_scheme": "dark"}], ids=["desktop", "dark phone"])
+def test_adapt_is_started_watched_and_cancelled_by_keyboard(
+    label: Callable[..., Any], tmp_path: Path, work: Path, finish: Callable[[Path], None], look: dict[str, Any]
+) -> None:
+    store = make_store(tmp_path)
+    store.suggest(1, "different")
+    background = Background(refit=Fitted(), jobs=AdaptJobs(work, "m"))  # type: ignore[arg-type]
+    page = label(store, background=background, **look)
+    assert page.locator(".answers .suggested").get_attribute("data-value") == "different"
+    press(page, "1")  # a suggestion is no answer
+    assert answers(tmp_path) == [(1, "same")]
+    assert page.locator(".answers .suggested").count() == 0  # of the next question
+
+    page.locator("#learning summary").focus()
+    page.keyboard.press("Enter")
+    chart = page.locator("#curve svg")
+    chart.wait_for()
+    assert "71.0, 73.5, 75.0, 75.8" in str(chart.get_attribute("aria-label"))
+    heights = [float(chart.locator("circle:not(.open)").nth(i).get_attribute("cy")) for i in range(4)]
+    assert heights == sorted(heights, reverse=True)  # a higher score is higher up
+    assert "the model as it is" in str(chart.text_content())
+    assert page.evaluate("document.documentElement.scrollWidth") <= look["viewport"]["width"]
+
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "start-adapt"
+    page.keyboard.press("Enter")
+    page.locator("#cancel-adapt").wait_for()
+    assert (work / "1" / "labels.csv").read_text().count("\n") == 2
+    press(page, "2")  # labelling goes on
+    page.reload()  # in the middle
+    page.locator("#learning summary").click()
+    page.locator("#log", has_text="begun with").wait_for()
+    assert "Running for" in page.locator("#job").inner_text()
+    page.locator("#cancel-adapt").focus()
+    page.keyboard.press("Enter")
+    page.locator("#job", has_text="Cancelled").wait_for()
+    page.locator("#start-adapt").click()  # one label more: another job
+    page.locator("#cancel-adapt").wait_for()
+    finish(work / "2")
+    page.locator("#job", has_text="Do not train").wait_for()
+    assert page.locator("#adapt tbody td").first.inner_text() == "as it is"
+    assert page.evaluate("document.documentElement.scrollWidth") <= look["viewport"]["width"]
+    assert len(answers(tmp_path)) == 2
+
+
 def _start(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(folder), str(port)], env=dict(os.environ))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(folder), str(port)], env=environment)
     for _ in range(600):
         try:
             socket.create_connection(("127.0.0.1", port)).close()
@@ -207,7 +276,7 @@ def _start(folder: Path, port: int) -> subprocess.Popen[bytes]:
     raise TimeoutError
 
 
-def test_killed_server_loses_nothing(open_page: Callable[..., Any], tmp_path: Path) -> None:
+def test_killed_server_loses_nothing(open_page: Callable[..., Any], tmp_path: Path, work: Path) -> None:
     make_store(tmp_path).close()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -220,6 +289,9 @@ def test_killed_server_loses_nothing(open_page: Callable[..., Any], tmp_path: Pa
         page.wait_for_selector(".sentence")
         for key in "121":
             press(page, key)
+        page.locator("#learning summary").click()
+        page.locator("#start-adapt").click()
+        page.locator("#log", has_text="begun with").wait_for()
         server.kill()
         server.wait()
         assert [value for _, value in answers(tmp_path)] == ["same", "different", "same"]
@@ -236,6 +308,11 @@ def test_killed_server_loses_nothing(open_page: Callable[..., Any], tmp_path: Pa
             time.sleep(0.05)
         else:
             pytest.fail("labels.csv was not written")
+        page.reload()
+        page.locator("#learning summary").click()
+        page.locator("#job", has_text="Running for").wait_for()  # the job did not end with the first server
+        page.locator("#cancel-adapt").click()
+        page.locator("#job", has_text="Cancelled").wait_for()
     finally:
         server.kill()
         server.wait()

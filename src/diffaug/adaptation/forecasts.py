@@ -133,15 +133,16 @@ def forecast_candidate(
     candidate: Candidate,
     more: int,
     report: Callable[[str], None],
+    draws: int = _DRAWS,
 ) -> Forecast:
-    """The forecast of one candidate.
+    """The forecast of one candidate; ``draws`` of a part of the labels, if the candidate takes seconds.
 
     Raises:
         DiffaugError: it does not learn from the labels, or they are too few.
     """
     if candidate.name == UNTOUCHED and not isinstance(inputs.labelled, Classes):
         raise DiffaugError(f"the model {UNTOUCHED} does not learn from {inputs.labelled.kind}; name another candidate")
-    shares, draws = (_TRAINED_SHARES, _TRAINED_DRAWS) if candidate.trains else (_SHARES, _DRAWS)
+    shares, draws = (_TRAINED_SHARES, _TRAINED_DRAWS) if candidate.trains else (_SHARES, draws)
     if candidate.spreads:
         draws = min(draws, _SPREADING_DRAWS)  # its classifier learns from all unlabelled text
     if candidate.trains:
@@ -212,6 +213,11 @@ def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -
     chosen = rng.integers(draws, size=(resamples, draws))
     chosen[0] = np.arange(draws)
     curves = np.stack([values[chosen[r], :, r].mean(0) for r in range(resamples)])  # (resamples, sizes)
+    # A small fold may have resamples in which a score is undefined: they say nothing.
+    known = ~np.isnan(curves).any(1)
+    if known.sum() < 2 or not known[0]:
+        raise DiffaugError("the held-out labels are too few for a forecast; add labels")
+    curves, resamples = curves[known], int(known.sum())
     gains = _gains(sizes, curves, labels, more)
     # The labels there are, and those to come, are one draw; a score varies less the more labels it has.
     spread = np.sqrt(np.mean(values[:, :-1, 0].var(0, ddof=1) * sizes[:-1])) if draws > 1 else 0.0

@@ -17,7 +17,8 @@ from diffaug.adaptation.forecasts import Forecast, forecast_candidate
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
 from diffaug.adaptation.measure import Outcomes, measure_name, statistic
 from diffaug.adaptation.result import AdaptResult, Row, choose, compare_all, verdict
-from diffaug.adaptation.trials import Trials
+from diffaug.adaptation.trials import Fit, Trials, fit_here, fit_on_ray
+from diffaug.cluster import Engine, check_engine
 from diffaug.data.columns import Columns
 from diffaug.data.records import Classes, summary
 from diffaug.data.table import Source
@@ -42,6 +43,7 @@ def adapt(
     more: int = 300,
     only: Sequence[str] | None = None,
     seed: int = 42,
+    engine: Engine = "local",
     report: Callable[[str], None] = lambda line: None,
 ) -> AdaptResult:
     """Adapt a finished embedding model to labels of any kind, if that is shown to help.
@@ -62,12 +64,14 @@ def adapt(
         more: the number of additional labels of the forecast.
         only: names of the candidates to try, besides the untouched model; None: all.
         seed: of folds and training.
+        engine: ``"ray"`` fits the candidates to the folds on the nodes of a Ray cluster, which must share ``out``.
         report: called with lines on the progress.
 
     Raises:
         DiffaugError: anything the user can fix; nothing that was there before is changed.
     """
     begin = time.monotonic()
+    check_engine(engine)
     if folds < 2:
         raise DiffaugError(f"the number of folds must be at least 2, got {folds}")
     folder, name = Path(out), os.fspath(model)
@@ -83,7 +87,7 @@ def adapt(
         splits = inputs.splits(folds, seed)
         held = f"{len(inputs.held):,} dev labels" if inputs.held is not None else f"{len(splits)} held-out folds"
         report(f"{summary(inputs.labelled)}; {measure_name(inputs.labelled)} on {held}")
-        rows = compare_all(inputs.labelled, _measure(trials, inputs, splits, tried, report))
+        rows = compare_all(inputs.labelled, _measure(trials, inputs, splits, tried, engine, report))
         chosen = choose(rows)
         candidate = next(each for each in tried if each.name == chosen.name)
         predicted = _forecast(trials, inputs, splits, tried, chosen, rows, more)
@@ -114,24 +118,30 @@ def _measure(
     inputs: Inputs,
     splits: Sequence[Indices],
     tried: Sequence[Candidate],
+    engine: Engine,
     report: Callable[[str], None],
 ) -> dict[str, tuple[list[Outcomes], float]]:
     """What each candidate does in each fold, and how long that takes."""
-    measured: dict[str, tuple[list[Outcomes], float]] = {}
+    fits = [Fit(candidate, *inputs.parts(rows), number) for candidate in tried for number, rows in enumerate(splits)]
     clock = _TimeLeft(tried, len(splits))
-    for candidate in tried:
-        outcomes, total = [], 0.0
-        for number, rows in enumerate(splits):
-            found, seconds = trials.outcomes(candidate, *inputs.parts(rows), f"fold{number}")
-            outcomes.append(found)
-            total += seconds
-            clock.spent(candidate, seconds)
-            if candidate.trains:
-                report(f"{candidate.name}: fold {number + 1} of {len(splits)}, {seconds:.0f} s{clock.left()}")
-        score = statistic(inputs.labelled, outcomes).value()
-        report(f"{candidate.name}: {score:.2f} ({total:.0f} s)")
-        measured[candidate.name] = outcomes, total
-    return measured
+    found: dict[str, dict[int, Outcomes]] = {candidate.name: {} for candidate in tried}
+    totals = dict.fromkeys(found, 0.0)
+    for fit, (outcomes, seconds) in fit_on_ray(trials, fits) if engine == "ray" else fit_here(trials, fits):
+        name = fit.candidate.name
+        found[name][fit.fold] = outcomes
+        totals[name] += seconds
+        clock.spent(fit.candidate, seconds)
+        if fit.candidate.trains:
+            left = clock.left() if engine == "local" else ""  # it adds up what is computed at the same time
+            report(f"{name}: fold {fit.fold + 1} of {len(splits)}, {seconds:.0f} s{left}")
+        if len(found[name]) == len(splits):
+            score = statistic(inputs.labelled, _in_order(found[name])).value()
+            report(f"{name}: {score:.2f} ({totals[name]:.0f} s)")
+    return {name: (_in_order(folds), totals[name]) for name, folds in found.items()}
+
+
+def _in_order(folds: Mapping[int, Outcomes]) -> list[Outcomes]:
+    return [folds[number] for number in sorted(folds)]
 
 
 class _TimeLeft:

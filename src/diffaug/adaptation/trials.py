@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ import numpy as np
 from diffaug.adaptation.candidates import Candidate
 from diffaug.adaptation.linear import apply_linear, fit_linear, with_linear
 from diffaug.adaptation.measure import Array, Encode, Outcomes, fit_classifier, held_out, pseudo_labelled
+from diffaug.cluster import WorkerPool
 from diffaug.config import load_recipe
 from diffaug.data.records import Classes, Labelled, LabelledPairs, ScoredPairs, Triplets
 from diffaug.embedder import Embedder
 from diffaug.files import atomic_file
 from diffaug.training.run import train
 from diffaug.training.run_cache import RunCache
+
+FitResult = tuple[Outcomes, float]
+"""What a candidate does with held-out rows, and the seconds this took."""
 
 
 @dataclass
@@ -43,7 +48,7 @@ class Trials:
     _cache: RunCache = field(default_factory=RunCache)
     _vectors: dict[str, Array] = field(default_factory=dict)
 
-    def outcomes(self, candidate: Candidate, rows: Labelled, test: Labelled, name: str) -> tuple[Outcomes, float]:
+    def outcomes(self, candidate: Candidate, rows: Labelled, test: Labelled, name: str) -> FitResult:
         """Fit a candidate to ``rows``, and apply it to ``test``; also the seconds this took.
 
         Args:
@@ -106,6 +111,52 @@ class Trials:
         recipe = load_recipe(str(candidate.recipe), [*changes, "data.on_bad=skip"])
         trained = train(recipe, folder, nli=_as_rows(rows), resume=True, quiet=True, cache=self._cache)
         return Embedder.from_pretrained(trained.model)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A candidate, the labels that it learns from, the held-out labels, and the number of the fold."""
+
+    candidate: Candidate
+    rows: Labelled
+    test: Labelled
+    fold: int
+
+    def run(self, trials: Trials) -> FitResult:
+        """See `Trials.outcomes`."""
+        return trials.outcomes(self.candidate, self.rows, self.test, f"fold{self.fold}")
+
+
+def fit_here(trials: Trials, fits: Sequence[Fit]) -> Iterator[tuple[Fit, FitResult]]:
+    """Run fits one after the other in this process."""
+    for fit in fits:
+        yield fit, fit.run(trials)
+
+
+def fit_on_ray(trials: Trials, fits: Sequence[Fit]) -> Iterator[tuple[Fit, FitResult]]:
+    """Run fits on a Ray cluster, in the order in which they end.
+
+    Raises:
+        DiffaugError: one failed, or there is no cluster.
+    """
+    # The expensive ones first, so that the cluster is busy to the end.
+    ordered = sorted(range(len(fits)), key=lambda number: -fits[number].candidate.cost())
+    make = partial(_ray_trials, trials.work, trials.model, trials.text, trials.seed)
+    with WorkerPool[Fit, FitResult](make) as pool:
+        for number in ordered:
+            pool.submit(fits[number])
+        while pool.running:
+            for done in pool.wait(1.0):
+                if done.error is not None:
+                    raise done.error
+                assert done.result is not None
+                yield done.item, done.result
+
+
+def _ray_trials(work: Path, model: str, text: list[str], seed: int) -> Callable[[Fit], FitResult]:
+    """Called in the process of a worker."""
+    trials = Trials(work, model, Embedder.from_pretrained(model), text, seed)
+    return lambda fit: fit.run(trials)
 
 
 def _as_rows(labelled: Labelled) -> list[dict[str, Any]]:

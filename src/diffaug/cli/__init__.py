@@ -14,10 +14,12 @@ from diffaug.cli import (
     data,
     embed,
     evaluate,
+    explore,
     export,
     index,
     label,
     push,
+    quickstart,
     report,
     reproduce,
     serve,
@@ -34,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+quickstart.register(app)
 embed.register(app)
 index.register(app)
 data.register(app)
@@ -41,6 +44,7 @@ train.register(app)
 tune.register(app)
 adapt.register(app)
 evaluate.register(app)
+explore.register(app)
 push.register(app)
 convert.register(app)
 export.register(app)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from diffaug.cli.columns import Columns, parse_columns
+from diffaug.cli.engine import Engine
 
 Model = Annotated[str, typer.Argument(help="A finished embedding model: a folder or hub name.")]
 Labels = Annotated[str, typer.Option("--labels", "-l", metavar="FILE", help="Your labels, of any kind.")]
@@ -47,6 +48,7 @@ def adapt(
         list[str] | None, typer.Option(metavar="NAME", help="Try only this candidate; repeat for several.")
     ] = None,
     seed: Seed = 42,
+    engine: Engine = "local",
     quiet: Quiet = False,
 ) -> None:
     """Adapt a model to your labels, if cross-validation shows that it helps."""
@@ -68,6 +70,7 @@ def adapt(
             more=more,
             only=only,
             seed=seed,
+            engine=engine,
             report=_reporter(quiet),
         )
     except (TrainingInterrupted, KeyboardInterrupt) as interrupted:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from diffaug.cli.columns import Columns, parse_columns
+from diffaug.cli.engine import Engine
 from diffaug.cli.plugins import Plugins
 from diffaug.errors import DiffaugError
 
@@ -87,6 +88,7 @@ def encode(
         int | None,
         typer.Option(help="Encode in this many processes, on all GPUs or on --devices in turn.", show_default=False),
     ] = None,
+    engine: Engine = "local",
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
@@ -105,6 +107,8 @@ def encode(
     several = None if devices is None else [name.strip() for name in devices.split(",") if name.strip()]
     if several is not None and (device is not None or not several):
         raise DiffaugError("--devices must list one or more devices, separated by commas, and excludes --device")
+    if engine == "ray" and (device is not None or several is not None):
+        raise DiffaugError("--device and --devices do not apply to --engine ray: each worker has a GPU or a core")
     columns = parse_columns(column)
     from diffaug.data.documents import DocumentReader
 
@@ -123,6 +127,7 @@ def encode(
             shard_size=shard_size,
             devices=several,
             workers=workers,
+            engine=engine,
             overwrite=overwrite,
             show_progress=False if stream else None,
         )

@@ -52,6 +52,21 @@ def label(
     export_format: Annotated[
         Literal["label-studio", "argilla"], typer.Option("--format", help="The format of --export.")
     ] = "label-studio",
+    suggest_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Show suggestions of a language model with an OpenAI-compatible API, such as http://localhost:11434/v1.",
+            show_default=False,
+        ),
+    ] = None,
+    suggest_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model at --suggest-url.", show_default=False)
+    ] = None,
+    suggest_key: Annotated[
+        str | None,
+        typer.Option(envvar="DIFFAUG_SUGGEST_KEY", help="The API key of --suggest-url.", show_default=False),
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
@@ -69,10 +84,13 @@ def label(
     require_packages()
     from diffaug.data.documents import read_documents
     from diffaug.files import exclusive_lock
-    from diffaug.serve.label.app import create_label_app
+    from diffaug.serve.label.app import Background, create_label_app
     from diffaug.serve.label.formats import export, read_answers, write_csv
+    from diffaug.serve.label.jobs import AdaptJobs
+    from diffaug.serve.label.refit import Refit
     from diffaug.serve.label.sampling import add_sampled, read_excluded
-    from diffaug.serve.label.store import Store
+    from diffaug.serve.label.store import Store, same_text
+    from diffaug.serve.label.suggestions import ChatModel, Suggester
     from diffaug.serve.web import Limits, listen
 
     database = out.with_suffix(".db")
@@ -80,6 +98,9 @@ def label(
         if target is not None:
             check_output(target, [sentences, model, *(exclude or ()), *(import_from or ())])
     asked = _kind(out, database, kind, classes or ())
+    if (suggest_url is None) != (suggest_model is None):
+        raise DiffaugError("--suggest-url and --suggest-model must be given together")
+    chat = None if suggest_url is None else ChatModel(suggest_url, str(suggest_model), suggest_key)
     limits = Limits(bytes=1 << 20, token=token, hosts=tuple(allow_host or ()))
     sock = None if export_to is not None else listen(host, port)
     documents = read_documents(sentences, parse_columns(column))
@@ -97,7 +118,15 @@ def label(
         if export_to is not None:
             typer.echo(f"{export(export_to, store, export_format):,} questions -> {export_to}", err=True)
         if sock is not None:
-            app = create_label_app(store, out, Path(sentences).name, limits)
+            text = [one for one in documents.sentences if same_text(one) not in excluded]
+            background = Background(
+                Refit(store, lambda: load_embedder(model, device, trust_remote_code)),
+                AdaptJobs(
+                    out.with_name(f"{out.stem}-adapt"), model or "embedded", text if asked.name == "classes" else ()
+                ),
+                None if chat is None else Suggester(store, chat),
+            )
+            app = create_label_app(store, out, Path(sentences).name, limits, background)
             run_server(app, sock, limits, f"{len(store.known()):,} questions, answers -> {out}")
         typer.echo(f"{write_csv(out, store):,} labels -> {out}", err=True)
         store.close()

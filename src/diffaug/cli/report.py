@@ -37,14 +37,18 @@ def report(
     pairs: Annotated[
         int, typer.Option(min=1, help="Pairs to show per model that are ranked too high, and too low.")
     ] = 20,
+    sentences: Annotated[
+        Path | None,
+        typer.Option(help="Sentences for the map; default: the training data of the runs.", show_default=False),
+    ] = None,
     plugins: Plugins = None,
     device: Device = None,
 ) -> None:
-    """Write one page about all runs in a folder: scores, curves, settings, worst pairs, map of embeddings."""
+    """Write one page about all runs in a folder: verdict, scores, curves, settings, worst pairs, map of embeddings."""
     from diffaug.report import build
 
     projection: Literal["pca", "tsne"] | None = None
     if map_by is not Map.none:
         projection = "tsne" if map_by is Map.tsne else "pca"
-    path = build(folder, out, projection=projection, maps=maps, pairs=pairs, device=device)
+    path = build(folder, out, projection=projection, maps=maps, pairs=pairs, sentences=sentences, device=device)
     typer.echo(f"{path}   ({path.stat().st_size / 1e6:.1f} MB)")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffaug.cli.engine import Engine
 from diffaug.cli.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -52,8 +53,15 @@ class Options:
         int | None, typer.Option(help="Draws of the labels, where only a part is used; 5 by default.", min=1)
     ] = None
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", help="Runs at the same time, each on its own GPU if any.", min=1)
-    ] = 1
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            help="Runs at the same time, each on its own GPU if any; 1 by default, with --engine ray as many as fit.",
+            min=1,
+        ),
+    ] = None
+    engine: Engine = "local"
     changes: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Change a setting of all runs: stage2.steps=100 ...")
     ] = None
@@ -188,6 +196,7 @@ def _run(spec: GridSpec, options: Options) -> None:
             plan,
             tasks,
             jobs=options.jobs,
+            engine=options.engine,
             rows=rows,
             keep_models=options.keep_models,
             reuse=reuse,

@@ -44,7 +44,7 @@ class ModelSettings:
         head_kind: `tanh`: a new linear layer with tanh; `mlm` (PromptBERT only): the transform of the checkpoint's
             masked language model (linear, GELU, LayerNorm), applied before the template's share is subtracted;
             `auto` (PromptBERT only): `mlm` if the checkpoint has BERT's transform, else `tanh`.
-        denoise: subtract what the template alone says at inference too; in training `stage2.denoise` decides.
+        denoise: subtract the vector of the bare template at inference too; in training `stage2.denoise` decides.
     """
 
     backbone: str = "bert-base-uncased"
@@ -64,13 +64,14 @@ class ViewSettings:
     """How the two views of a sentence differ.
 
     Attributes:
-        kind: `dropout` alone; a learned module a view: `prefix`, `adapter` or `lora`; `cutoff`: ConSERT's changes of
-            the embedding layer's output; `synonym`: a word of the second view is exchanged; or that of a plugin.
+        kind: `dropout` alone; a learned module for each view: `prefix`, `adapter` or `lora`; `cutoff`: ConSERT's
+            changes of the embedding layer's output; `synonym`: a word of the second view is exchanged; or that
+            of a plugin.
         same: one learned module for both views.
-        length: vectors of a prefix.
-        dropout: on them while they learn.
-        bottleneck: inner width of an adapter, rank of LoRA.
-        scale: of LoRA's update.
+        length: the number of vectors of a prefix.
+        dropout: the dropout rate on the vectors of a prefix in training.
+        bottleneck: the inner width of an adapter, or the rank of LoRA.
+        scale: the factor of LoRA's update.
         first, second: ConSERT's changes of each view and their rates, as in {feature_cutoff: 0.2}.
         options: the settings of a plugin's views.
     """
@@ -93,15 +94,16 @@ class DataSettings:
     `nli` and `unlabelled` may be lists of sources, which are joined.
 
     Attributes:
-        nli: the labelled data: triplets, pairs with an NLI label, pairs that belong together or not (*same*,
-            *different*), pairs with a score, sentences with a class, or pairs that all belong together.
+        nli: the labelled data (called so because the papers' labels are NLI data): triplets, pairs with an NLI label,
+            pairs that belong together or not (*same*, *different*), pairs with a score, sentences with a
+            class, or pairs that all belong together.
         proportions: for a list of files in nli, the share of the batches that comes from each; null: files of one kind
             are joined, and several kinds are mixed by their numbers of examples.
         per_class: of sentences with a class, how many of each class are in a batch.
         nli_classes: 2: entailment or contradiction, neutral pairs left out; 3: all labels.
-        unlabelled: sentences, for the semi-supervised settings.
+        unlabelled: sentences without labels, for the unsupervised and semi-supervised settings.
         dev: scored pairs that choose the best checkpoint; null: alignment and uniformity choose it.
-        test: scored pairs scored once, at the end.
+        test: scored pairs that are scored once, at the end.
         columns: for a source, which column is what where the names are not the usual ones, as in
             {nli: {premise: text_a, hypothesis: text_b, label: gold}}; in a file without header a number, from 1.
         label_names: what the labels of nli mean where they are not the usual ones, as in
@@ -132,12 +134,15 @@ class Stage1Settings:
     """Stage 1: NLI pairs are classified. DiffAug trains its prefixes alone, other methods the backbone.
 
     Attributes:
-        steps: how long; null: as many as `epochs` take; `auto` (DiffAug with prefixes) stops when delta has peaked and
-            kappa has levelled off.
+        steps: the number of steps; null: as many as `epochs` take; `auto` (DiffAug with prefixes) stops
+            when delta has peaked and kappa has levelled off.
         max_steps: the most steps `auto` may take.
         epochs: passes over the labelled data, used where `steps` is null.
         batch_size: labelled examples per step. A triplet is two pairs, which share their premise: 128 triplets are
             256 pairs.
+        learning_rate: the highest learning rate; it decays linearly to zero.
+        warmup: the share of the steps in which the learning rate rises from zero.
+        weight_decay: of AdamW.
         again: train the views of a model that has them already; false: leave out stage 1 then.
     """
 
@@ -161,16 +166,21 @@ class Stage2Settings:
             kind with the loss of that kind.
         label_loss: of the objective `labels`, where the data allow several: `contrastive`, `cosent` or `angle`; `auto`:
             `cosent` for pairs with a score or labelled same and different, `contrastive` for everything else.
-        epochs: passes over those data; `steps` is used instead if set.
-        role_learning_rates: other rates for a role: backbone, views, projection, classifier ...
+        epochs: passes over those data, used where `steps` is null.
+        steps: the number of steps; null: as many as `epochs` take.
+        batch_size: sentences, pairs or triplets per step, over all processes together.
+        learning_rate: the highest learning rate.
+        role_learning_rates: other learning rates by role: backbone, views, projection, classifier ...
         frozen: roles that do not learn.
-        schedule: what the learning rate does behind the warm-up: `linear` decay to zero, or `constant`.
-        dropout: the backbone's.
+        schedule: what the learning rate does after the warm-up: `linear` decay to zero, or `constant`.
+        warmup: the share of the steps in which the learning rate rises from zero.
+        weight_decay: of AdamW.
+        dropout: use the backbone's dropout in training.
         loss: the contrastive loss: `info_nce`, `nt_xent`, or that of a plugin; null: that of the method.
         loss_options: the settings of a plugin's loss.
-        temperature: of the contrastive loss.
-        weight: of the contrastive loss (for a flow: of its bits per dimension).
-        denoise: subtract what the template alone says.
+        temperature: the temperature of the contrastive loss.
+        weight: the weight of the contrastive loss (for a flow: of its bits per dimension).
+        denoise: subtract the vector of the bare template in training.
         aux_weight: weight of the NLI cross entropy computed in the same step; 0 leaves it out.
         aux_batch_size: labelled examples per step for it, counted as in stage 1.
         gradient_cache: rows that go through the encoder at a time, for batches larger than memory; null: all.
@@ -208,9 +218,9 @@ class FlowSettings:
     """The flow of BERT-flow.
 
     Attributes:
-        levels: after each but the last, half of the channels are done.
-        steps: of each level.
-        hidden: inner width of a step's coupling.
+        levels: the number of levels; after each but the last, half of the channels are done.
+        steps: the number of steps of each level.
+        hidden: the inner width of a step's coupling.
         continues: which half of the channels goes on to the next level; `first` is that of the released code.
         output_scale: couplings end with a learned scale for each channel, as in the released code.
     """
@@ -230,7 +240,7 @@ class ReplacedSettings:
         generator: the masked language model that fills in words: a folder or hub name, or `embedded`. It needs the
             backbone's vocabulary.
         mask_rate: the part of a sentence's tokens that it fills in.
-        weight: of the detection's loss.
+        weight: the weight of the detection's loss.
     """
 
     generator: str | None = None
@@ -315,11 +325,12 @@ class Recipe:
     """A whole run. A stage that is null is left out.
 
     Attributes:
-        name: of the recipe.
-        method: one that comes with the package, or that of a plugin.
+        name: the name of the recipe.
+        method: a method of the package, or of a plugin.
         plugins: modules that register methods, views, losses or tasks: names of modules, or .py files relative to the
             recipe's file. They are imported when the recipe is read.
         options: the settings of a plugin's method.
+        seed: the seed of initial weights, dropout and the order of the data.
     """
 
     name: str

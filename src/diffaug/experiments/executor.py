@@ -1,4 +1,4 @@
-"""Executors run the cells of a grid. `LocalExecutor` uses worker processes on this machine.
+"""Executors run the cells of a grid: in worker processes on this machine, or on the nodes of a Ray cluster.
 
 A worker that is killed or crashes loses one cell, not the grid. This module imports nothing heavy: a worker process
 chooses its GPU before it imports torch.
@@ -13,12 +13,15 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from diffaug.cluster import Engine, WorkerPool
 from diffaug.experiments.data import TaskFiles
 from diffaug.experiments.grid import Grid
 from diffaug.experiments.results import Cell, Result
@@ -36,7 +39,7 @@ class Orders:
     Attributes:
         grid: its folder.
         tasks: what models are scored on.
-        jobs: how many cells run at the same time.
+        jobs: how many cells run at the same time on this machine.
         keep_models: keep models after they are scored.
         alone: one process per cell, which finds nothing loaded or trained: for measurements of time and memory.
         measure: what else is measured, as named in the specification.
@@ -195,6 +198,74 @@ class LocalExecutor(Executor):
             return Outcome(cell)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         return Outcome(cell, failure=f"the worker process {how}; see {self.log} for its last output")
+
+
+class RayExecutor(Executor):
+    """Workers on the nodes of a Ray cluster, which share the grid's folder. More jobs than GPUs share them.
+
+    Args:
+        orders: for all workers.
+        jobs: cells that run at the same time; None: one per GPU of the cluster, or per core if it has none.
+        stopping: as in `LocalExecutor`.
+    """
+
+    def __init__(self, orders: Orders, jobs: int | None, stopping: StopRequest) -> None:
+        # The number of threads of a worker is that of the cores that Ray has reserved for it.
+        self._pool = WorkerPool[Cell, tuple[Outcome, bool]](partial(_ray_worker, replace(orders, jobs=1)), jobs)
+        self._stopping = stopping
+        self._not_begun: list[Cell] = []
+        self.capacity = self._pool.size
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.__exit__(*error)
+
+    @property
+    def running(self) -> list[Cell]:
+        return [*self._pool.running, *self._not_begun]
+
+    def prepare(self, count: int) -> None:
+        pass  # a worker starts with its first cell
+
+    def submit(self, cell: Cell) -> None:
+        self._pool.submit(cell)
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        found, self._not_begun = [Outcome(cell) for cell in self._not_begun], []
+        for done in self._pool.wait(timeout):
+            if done.result is None:
+                failure = None if self._stopping else str(done.error)
+                found.append(Outcome(done.item, failure=failure))
+                continue
+            outcome, reusable = done.result
+            if not reusable:
+                self._pool.retire(done.worker)
+            found.append(outcome)
+        return found
+
+    def stop(self) -> None:
+        self._not_begun = self._pool.stop()
+
+
+def open_executor(engine: Engine, orders: Orders, jobs: int | None, stopping: StopRequest) -> Executor:
+    """The executor of an engine; ``jobs`` None: 1 on this machine, as many as fit on a cluster."""
+    if engine == "ray":
+        return RayExecutor(orders, jobs, stopping)
+    return LocalExecutor(orders, orders.grid / "workers.log", stopping)
+
+
+def _ray_worker(orders: Orders) -> Callable[[Cell], tuple[Outcome, bool]]:
+    """Called in the process of a worker; the lock ends with the process."""
+    be_patient()
+    from diffaug.experiments.worker import Worker  # imports torch
+
+    lock = Grid.worker_lock(orders.grid)
+    lock.__enter__()
+    worker = Worker(orders)
+
+    def run(cell: Cell, _: object = lock) -> tuple[Outcome, bool]:
+        return worker.run(cell)
+
+    return run
 
 
 def gpu_of(slot: int) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -233,7 +234,8 @@ class Grid:
     @staticmethod
     def worker_lock(folder: Path) -> AbstractContextManager[None]:
         """Lock the folder for a worker: no other process can lock it while the worker runs."""
-        return exclusive_lock(folder / _WORKER_LOCK.format(os.getpid()), _in_use(folder))
+        name = f"{platform.node()}-{os.getpid()}"  # workers may be on several machines
+        return exclusive_lock(folder / _WORKER_LOCK.format(name), _in_use(folder))
 
     def _failure(self, cell: Cell) -> str | None:
         folder = self.folder_of(cell)

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from diffaug.cluster import Engine, check_engine, connected
 from diffaug.errors import DiffaugError
-from diffaug.experiments.executor import Executor, LocalExecutor, Orders
+from diffaug.experiments.executor import Executor, Orders, open_executor
 from diffaug.experiments.grid import SHARED, Grid
 from diffaug.experiments.inputs import check_inputs
 from diffaug.experiments.results import AVERAGE, DEV, Cell, Result
@@ -49,7 +51,8 @@ def run_grid(
     plan: Plan,
     tasks: TaskFiles,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
+    engine: Engine = "local",
     rows: Collection[str] | None = None,
     keep_models: bool = True,
     reuse: Reuse | None = None,
@@ -63,7 +66,9 @@ def run_grid(
         grid: from `Grid.begin`.
         plan: of its cells.
         tasks: what models are scored on.
-        jobs: cells that run at the same time, each in a process of its own.
+        jobs: cells that run at the same time, each in a process of its own; None: 1, or with the engine ``"ray"`` one
+            per GPU of the cluster, or per core if it has none.
+        engine: ``"ray"`` runs cells on the nodes of a Ray cluster, which must share the folder of the grid.
         rows: only these; None: all.
         keep_models: keep models after they are scored.
         reuse: finished cells of other grids, which are copied where they are the same.
@@ -76,14 +81,22 @@ def run_grid(
 
     Raises:
         GridInterrupted: by Ctrl-C or SIGTERM.
-        DiffaugError: another process works on the grid, there are no tasks, or inputs have changed.
+        DiffaugError: another process works on the grid, there are no tasks, inputs have changed, or there is no
+            cluster.
     """
-    if jobs < 1:
+    check_engine(engine)
+    if jobs is not None and jobs < 1:
         raise DiffaugError(f"the number of jobs must be at least 1, got {jobs}")
     alone = TIME in plan.spec.measure
     measure = tuple(plan.spec.measure)
-    orders = Orders(grid.folder, tasks, 1 if alone else jobs, keep_models, alone, measure, tuple(plugins), force)
-    with grid.locked(), stop_on_signals() as stop, LocalExecutor(orders, grid.folder / "workers.log", stop) as executor:
+    at_once = 1 if alone else jobs
+    orders = Orders(grid.folder, tasks, at_once or 1, keep_models, alone, measure, tuple(plugins), force)
+    with ExitStack() as stack:
+        if engine == "ray":
+            stack.enter_context(connected())  # before the handlers of signals, which Ray would replace
+        stack.enter_context(grid.locked())
+        stop = stack.enter_context(stop_on_signals())
+        executor = stack.enter_context(open_executor(engine, orders, at_once, stop))
 
         def take_over(cell: Cell) -> bool:
             # Models take a while to copy; a request to stop should not wait for all of them.
@@ -101,7 +114,7 @@ def run_grid(
             if schedule.waiting:
                 asked = [cell for cell in grid.cells if rows is None or cell.row in rows]
                 check_inputs(grid, asked, files, force=force, say=display.say)
-            if alone and jobs > 1 and schedule.waiting:
+            if alone and jobs is not None and jobs > 1 and schedule.waiting:
                 display.say(f"{plan.spec.name} measures time and memory: one cell at a time, not {jobs}")
             failures = _run(grid, schedule, executor, display, stop, reuse)
         shutil.rmtree(grid.folder / SHARED, ignore_errors=True)

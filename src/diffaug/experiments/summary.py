@@ -138,7 +138,7 @@ def _with_best(entries: list[Entry]) -> list[Entry]:
         rivals = [other for other in entries if (other.group, other.column) == (entry.group, entry.column)]
         if len(rivals) == 1:
             rivals = [other for other in entries if (other.group, other.row) == (entry.group, entry.row)]
-        best = frozenset(name for name in entry.values if len(rivals) > 1 and _is_best(name, entry, rivals))
+        best = frozenset(name for name in entry.values if _is_best(name, entry, rivals))
         marked.append(replace(entry, best=best))
     return marked
 
@@ -146,6 +146,8 @@ def _with_best(entries: list[Entry]) -> list[Entry]:
 def _is_best(name: str, entry: Entry, rivals: list[Entry]) -> bool:
     # Rounded as printed: of two that look the same, both are the best.
     values = [round(rival.values[name].mean, 2) for rival in rivals if name in rival.values]
+    if len(values) == 1:  # one entry alone is not the best of anything
+        return False
     best = min(values) if name in (MINUTES, GIB) else max(values)
     return round(entry.values[name].mean, 2) == best
 

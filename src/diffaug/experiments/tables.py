@@ -215,6 +215,8 @@ class Rows:
 def score_rows(summary: Summary, lines: Lines, cell: Callable[[Entry, str], str], *, paper: bool = True) -> Rows:
     """One row per line, with bold for the best; where the paper has numbers, they are in a row below.
 
+    Lines without any number are left out; the notes name them.
+
     Args:
         summary: of the grid.
         lines: group, label, and for each column the entry and the score; None: an empty cell.
@@ -223,12 +225,15 @@ def score_rows(summary: Summary, lines: Lines, cell: Callable[[Entry, str], str]
     """
     rows, last = Rows(), None
     for group, label, cells in lines:
+        quoted = paper and any(entry and name in entry.published for entry, name in cells)
+        if not quoted and not any(entry and name in entry.values for entry, name in cells):
+            continue
         if group != last:
             rows.heading(group)
             last = group
         best = {place for place, (entry, name) in enumerate(cells, start=1) if entry and name in entry.best}
         rows.add([label, *(cell(entry, name) if entry else "" for entry, name in cells)], best)
-        if paper and any(entry and name in entry.published for entry, name in cells):
+        if quoted:
             rows.add(["  paper", *(_published(summary, entry, name) if entry else "" for entry, name in cells)])
     return rows
 

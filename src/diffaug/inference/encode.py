@@ -19,6 +19,11 @@ _WINDOW = 16_384
 # should be large enough to use all cores.
 _TOKEN_BUDGET = {"cpu": 2_048, "cuda": 65_536, "mps": 16_384}
 
+# A CPU model is split into runners of at least this many sentences: fewer are encoded before its copies are made.
+_SENTENCES_PER_SPLIT = 32
+# Batches per device, if there are several: they finish at different times, and the last ones leave devices idle.
+_BATCHES_PER_DEVICE = 4
+
 
 def encode_texts(
     texts: list[str],
@@ -49,6 +54,8 @@ def encode_texts(
     first = _first_occurrences(texts)
     distinct = np.flatnonzero(first == np.arange(len(first)))
     vectors = np.empty((len(texts), width or runners[0].width), dtype=np.float32)
+    if len(runners) == 1:
+        runners = runners[0].split(len(distinct) // _SENTENCES_PER_SPLIT)
     devices = [runner.device for runner in runners]
     truncated = 0
 
@@ -90,8 +97,7 @@ def length_batches(
     """
     budget = token_budget(devices)
     if len(devices) > 1:
-        # At least two batches per device, so that all are used until the end.
-        budget = min(budget, (sum(lengths) + around * len(lengths)) // (2 * len(devices)))
+        budget = min(budget, (sum(lengths) + around * len(lengths)) // (_BATCHES_PER_DEVICE * len(devices)))
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         if batch:

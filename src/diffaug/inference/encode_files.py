@@ -10,6 +10,7 @@ from typing import IO
 
 import torch
 
+from diffaug.cluster import Engine, check_engine
 from diffaug.data.collate import Collator
 from diffaug.data.columns import Columns
 from diffaug.data.documents import DocumentReader
@@ -20,7 +21,7 @@ from diffaug.inference.manifest import VectorSet
 from diffaug.inference.outputs import Output, open_output
 from diffaug.inference.quantize import PRECISIONS, Precision
 from diffaug.inference.runner import Runner
-from diffaug.inference.workers import ShardEncoder, Task, encode_here, encode_in_processes
+from diffaug.inference.workers import ShardEncoder, Task, encode_here, encode_in_processes, encode_on_ray
 from diffaug.progress import rate_progress
 from diffaug.provenance import RunProvenance, device_name, record_reads
 
@@ -67,6 +68,7 @@ def encode_files(
     shard_size: int | None = None,
     devices: Sequence[str | torch.device] | None = None,
     workers: int | None = None,
+    engine: Engine = "local",
     overwrite: bool = False,
     show_progress: bool | None = None,
 ) -> EncodedFiles:
@@ -78,6 +80,9 @@ def encode_files(
             raise DiffaugError(f"{name} must be at least 1, got {value}")
     if precision not in PRECISIONS:
         raise DiffaugError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    check_engine(engine)
+    if engine == "ray" and devices is not None:
+        raise DiffaugError("devices do not apply to the engine ray: each worker has a GPU or a core")
     reader = DocumentReader(sources, columns, keep, on_bad)
     if not streamed:
         _check_output(Path(str(out)), sources, [*reader.sources, model.name])
@@ -94,7 +99,9 @@ def encode_files(
     ):
         counted = _Tasks(reader, output, shard_size)
         encoder = ShardEncoder(model.collator, runners, output.writer, precision, normalize, batch_size, model.width)
-        if workers is None:
+        if engine == "ray":
+            results = encode_on_ray(encoder, iter(counted), advance, workers, ordered=output.ordered)
+        elif workers is None:
             results = encode_here(encoder, iter(counted), advance)
         else:
             each = _worker_devices(runner, workers, devices)

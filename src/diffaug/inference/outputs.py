@@ -151,11 +151,19 @@ class FolderOutput(Output):
             raise
         self.finished = self._manifest.shards
         self.writer = _ShardWriter(folder, schema)
+        self._folder = folder
 
     def commit(self, written: Shard) -> None:
+        path = self._folder / shard_name(written.index)
+        if not path.is_file():
+            raise DiffaugError(
+                f"{path} was written but is not there; something has removed it, or the worker that wrote it does not "
+                "share this folder (with --engine ray, --out must be on a file system that all nodes share)"
+            )
         self._manifest.add(written)
 
     def complete(self, provenance: Mapping[str, Any]) -> None:
+        sweep(self._folder)  # what workers that were lost had begun
         self._manifest.complete(provenance)
 
 

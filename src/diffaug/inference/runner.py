@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from queue import Queue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import TypeVar
 
 import numpy as np
@@ -17,14 +17,18 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.data.collate import Collator, collator_for
 from diffaug.errors import DiffaugError
+from diffaug.models.backbone import with_transformers
 from diffaug.models.batch import PaddedBatch
 from diffaug.models.encoder import Encoder
 from diffaug.models.io.fingerprint import fingerprint
+from diffaug.models.plain_bert import PlainBert
 
 Vectors = NDArray[np.float32]
 Item = TypeVar("Item")
 
 _PREFETCH = 16  # queued items per runner
+_NOTICE = 0.5  # seconds after which Ctrl-C is noticed, if it came just before a wait
+_MAX_SPLIT = 16  # runners that share the CPU; each needs memory for the activations of a batch
 
 
 class Runner(ABC):
@@ -67,6 +71,10 @@ class Runner(ABC):
             DiffaugError: the model cannot run on this device.
         """
 
+    def split(self, count: int) -> list[Runner]:
+        """At most ``count`` runners of the same model that share its CPU threads; this one alone if it has none."""
+        return [self]
+
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
         """The collator of this model."""
@@ -88,8 +96,8 @@ class TorchRunner(Runner):
         # Views and some modules of transformers have state during a forward pass.
         self._lock = Lock()
 
-    def __reduce__(self) -> tuple[type[TorchRunner], tuple[Encoder]]:
-        return TorchRunner, (self._encoder,)  # a copy gets its own lock
+    def __reduce__(self) -> tuple[Callable[[Encoder], TorchRunner], tuple[Encoder]]:
+        return _unpickled, (self._encoder,)  # a copy gets its own lock
 
     @property
     def width(self) -> int:
@@ -101,6 +109,8 @@ class TorchRunner(Runner):
 
     @property
     def encoder(self) -> Encoder:
+        with self._lock:
+            self._encoder.backbone = with_transformers(self._encoder.backbone)
         return self._encoder
 
     def move(self, device: str | torch.device | None) -> None:
@@ -115,6 +125,12 @@ class TorchRunner(Runner):
         runner = TorchRunner(copy.deepcopy(self._encoder, {id(tensor): tensor for tensor in weights}))
         runner.move(device)
         return runner
+
+    def split(self, count: int) -> list[Runner]:
+        # One thread per batch instead of all threads for one: they never wait for each other, and operations that are
+        # too small for several threads use all cores.
+        count = min(count, torch.get_num_threads(), _MAX_SPLIT) if self.device.type == "cpu" else 1
+        return [self, *(self.on(self.device) for _ in range(count - 1))]
 
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
         return collator_for(self._encoder, tokenizer)
@@ -136,6 +152,12 @@ class TorchRunner(Runner):
         return vectors
 
 
+def _unpickled(encoder: Encoder) -> TorchRunner:
+    if not isinstance(encoder.backbone, PlainBert):
+        import diffaug.models.attention  # noqa: F401  registers the attention that the backbone may use
+    return TorchRunner(encoder)
+
+
 def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[[Runner, Item], None]) -> None:
     """Process each item on the next free runner.
 
@@ -154,7 +176,7 @@ def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[
     threads = torch.get_num_threads()
     on_cpu = sum(runner.device.type == "cpu" for runner in runners)
 
-    def work(runner: Runner) -> None:
+    def work(runner: Runner, ended: Event) -> None:
         try:
             if runner.device.type == "cpu":
                 torch.set_num_threads(max(1, threads // on_cpu))  # for this thread and for threads started later
@@ -169,22 +191,30 @@ def run_parallel(items: Iterable[Item], runners: Sequence[Runner], do: Callable[
                     do(runner, item)
                 except BaseException as error:
                     failures.append(error)
+        ended.set()
 
-    workers = [Thread(target=work, args=(each,), name=f"diffaug on {each.device}", daemon=True) for each in runners]
-    for worker in workers:
-        worker.start()
+    workers = {Event(): runner for runner in runners}
+    for ended, runner in workers.items():
+        Thread(target=work, args=(runner, ended), name=f"diffaug on {runner.device}", daemon=True).start()
+
+    def finish() -> None:
+        for _ in workers:
+            queue.put(None)
+        for ended in workers:  # Thread.join is not safe after Ctrl-C in an earlier one before Python 3.13
+            while not ended.wait(_NOTICE):
+                pass
+
     try:
         for item in items:
             if failures:
                 break
             queue.put(item)
-    except BaseException as error:
-        failures.append(error)
-    for _ in workers:
-        queue.put(None)
-    for worker in workers:
-        worker.join()
-    torch.set_num_threads(threads)  # for threads started later
+        finish()
+    except BaseException as error:  # of the iterable, or KeyboardInterrupt
+        failures.append(error)  # the runners skip what is queued
+        finish()
+    finally:
+        torch.set_num_threads(threads)  # for threads started later
     if failures:
         raise failures[0]
 

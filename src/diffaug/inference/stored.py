@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diffaug.data.documents import Documents, expand
 from diffaug.errors import DiffaugError
 from diffaug.inference.manifest import MANIFEST, Manifest, VectorSet
@@ -78,6 +80,15 @@ class StoredVectors(VectorStore):
         for batch, vectors in self.batches():
             columns = {name: batch.column(name).to_pylist() for name in self.vectors.columns}
             yield Documents(batch.column(SENTENCE).to_pylist(), columns), vectors
+
+    def load(self) -> tuple[Documents, Vectors]:
+        """All rows with their vectors in float32."""
+        blocks = list(self.blocks())
+        columns = {
+            name: [v for documents, _ in blocks for v in documents.columns[name]] for name in self.vectors.columns
+        }
+        documents = Documents([text for documents, _ in blocks for text in documents.sentences], columns)
+        return documents, np.concatenate([vectors for _, vectors in blocks])
 
     def batches(self) -> Iterator[tuple[Any, Vectors]]:
         """Record batches of pyarrow, and their vectors in float32."""

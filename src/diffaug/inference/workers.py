@@ -1,4 +1,4 @@
-"""Encode shards in this process or in several worker processes."""
+"""Encode shards in this process, in several worker processes, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import signal
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from diffaug.cluster import WorkerPool
 from diffaug.data.collate import Collator
 from diffaug.data.documents import Documents
 from diffaug.errors import DiffaugError
@@ -81,12 +83,10 @@ def encode_in_processes(
         DiffaugError: a process failed or was killed.
     """
     threads = max(1, torch.get_num_threads() // len(devices))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of transformers about copied modules
-        model = pickle.dumps(encoder)
+    model = _pickled(encoder)
     workers = [_Worker.start(model, str(device), threads) for device in devices]
     try:
-        yield from _results(workers, tasks, advance, ordered)
+        yield from _results(_Processes(workers, advance), tasks, ordered)
     finally:
         for worker in workers:
             worker.process.kill()
@@ -95,33 +95,106 @@ def encode_in_processes(
             worker.connection.close()
 
 
-def _results(
-    workers: list[_Worker], tasks: Iterator[Task], advance: Callable[[int], None], ordered: bool
-) -> Iterator[tuple[Any, int]]:
+def encode_on_ray(
+    encoder: ShardEncoder, tasks: Iterator[Task], advance: Callable[[int], None], workers: int | None, *, ordered: bool
+) -> Generator[tuple[Any, int]]:
+    """Encode shards on a Ray cluster, in one worker per GPU or core if ``workers`` is None; otherwise as in processes.
+
+    Raises:
+        DiffaugError: a worker failed, or there is no cluster.
+    """
+    model = _pickled(replace(encoder, runners=[encoder.runners[0].on("cpu")]))  # nodes may have no GPU
+    with WorkerPool[Task, tuple[Any, int]](partial(_load_encoder, model), workers) as pool:
+        yield from _results(_OnRay(pool, advance), tasks, ordered)
+
+
+class _Pool(Protocol):
+    """Workers that encode shards."""
+
+    size: int
+
+    def full(self) -> bool: ...
+
+    def submit(self, task: Task) -> None: ...
+
+    def wait(self) -> list[tuple[int, tuple[Any, int]]]:
+        """Shards that are finished, with the results of their encoder."""
+
+
+def _results(pool: _Pool, tasks: Iterator[Task], ordered: bool) -> Iterator[tuple[Any, int]]:
     started: list[int] = []  # shards in order whose results have not been yielded
     done: dict[int, tuple[Any, int]] = {}
     following = next(tasks, None)
     while following is not None or started:
-        free = [worker for worker in workers if worker.shard is None]
-        if following is not None and free and len(started) < 2 * len(workers):
-            free[0].send(following)
+        if following is not None and not pool.full() and len(started) < 2 * pool.size:
+            pool.submit(following)
             started.append(following[0])
             following = next(tasks, None)
             continue
-        busy = {worker.connection: worker for worker in workers if worker.shard is not None}
-        for connection in wait(list(busy)):
-            worker = busy[connection]  # type: ignore[index]
-            shard, message = worker.shard, worker.receive()
-            if isinstance(message, int):
-                advance(message)
-            elif shard is not None:
-                done[shard] = message
+        done.update(pool.wait())
         for shard in list(started):
             if shard in done:
                 started.remove(shard)
                 yield done.pop(shard)
             elif ordered:
                 break
+
+
+class _OnRay:
+    def __init__(self, pool: WorkerPool[Task, tuple[Any, int]], advance: Callable[[int], None]) -> None:
+        self.size, self.submit = pool.size, pool.submit
+        self._pool, self._advance = pool, advance
+
+    def full(self) -> bool:
+        return len(self._pool.running) >= self.size
+
+    def wait(self) -> list[tuple[int, tuple[Any, int]]]:
+        found = []
+        for done in self._pool.wait(1.0):
+            if done.error is not None:
+                raise done.error
+            assert done.result is not None
+            index, documents = done.item
+            self._advance(len(documents))
+            found.append((index, done.result))
+        return found
+
+
+def _load_encoder(model: bytes) -> Callable[[Task], tuple[Any, int]]:
+    encoder: ShardEncoder = pickle.loads(model)
+    for runner in encoder.runners:
+        runner.move(None)
+    return partial(encoder, advance=lambda count: None)
+
+
+def _pickled(encoder: ShardEncoder) -> bytes:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of transformers about copied modules
+        return pickle.dumps(encoder)
+
+
+class _Processes:
+    def __init__(self, workers: Sequence[_Worker], advance: Callable[[int], None]) -> None:
+        self.size = len(workers)
+        self._workers, self._advance = workers, advance
+
+    def full(self) -> bool:
+        return all(worker.shard is not None for worker in self._workers)
+
+    def submit(self, task: Task) -> None:
+        next(worker for worker in self._workers if worker.shard is None).send(task)
+
+    def wait(self) -> list[tuple[int, tuple[Any, int]]]:
+        found = []
+        busy = {worker.connection: worker for worker in self._workers if worker.shard is not None}
+        for connection in wait(list(busy)):
+            worker = busy[connection]  # type: ignore[index]
+            shard, message = worker.shard, worker.receive()
+            if isinstance(message, int):
+                self._advance(message)
+            elif shard is not None:
+                found.append((shard, message))
+        return found
 
 
 @dataclass

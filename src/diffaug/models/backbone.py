@@ -9,27 +9,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
+import transformers  # its model classes are imported when they are used
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    MODEL_MAPPING,
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertForMaskedLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from diffaug.errors import DiffaugError
 from diffaug.models.io.fetch import BACKBONE_FILES, find_folder
+from diffaug.models.plain_bert import PlainBert, read_checkpoint, supported
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,20 +39,23 @@ _STRICT: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True, 
 
 
 def load_backbone(
-    source: str, *, trust_remote_code: bool = False, revision: str | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    source: str, *, trust_remote_code: bool = False, revision: str | None = None, plain: bool = False
+) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerBase]:
     """A plain transformers encoder, in float32, and its tokenizer, from a folder or by its hub name.
+
+    ``plain``: a `PlainBert` takes its place where it can, for inference only.
 
     Raises:
         DiffaugError: no such model, weights that are missing, pickled or damaged, or code of the model's own that
             was not allowed to run.
     """
-    return _load(AutoModel, source, trust_remote_code=trust_remote_code, revision=revision)
+    kind = None if plain else transformers.AutoModel
+    return _load(kind, source, trust_remote_code=trust_remote_code, revision=revision)
 
 
-def load_masked_lm(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_masked_lm(source: str) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerBase]:
     """A masked language model, as `load_backbone` loads an encoder: its head for predicting tokens must be there."""
-    return _load(AutoModelForMaskedLM, source, trust_remote_code=False, revision=None)
+    return _load(transformers.AutoModelForMaskedLM, source, trust_remote_code=False, revision=None)
 
 
 def load_mlm_transform(source: str) -> dict[str, Tensor] | None:
@@ -75,7 +70,9 @@ def load_mlm_transform(source: str) -> dict[str, Tensor] | None:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type != "bert" or config.hidden_act != "gelu":
             return None
-        model, report = BertForMaskedLM.from_pretrained(folder, config=config, use_safetensors=True, **_STRICT)
+        model, report = transformers.BertForMaskedLM.from_pretrained(
+            folder, config=config, use_safetensors=True, **_STRICT
+        )
     absent = _names([*report["missing_keys"], *report["mismatched_keys"]])
     if any(name.startswith("cls.predictions.transform.") for name in absent):
         return None
@@ -83,12 +80,12 @@ def load_mlm_transform(source: str) -> dict[str, Tensor] | None:
 
 
 def _load(
-    model_class: type[AutoModel] | type[AutoModelForMaskedLM],
+    model_class: type[transformers.AutoModel] | type[transformers.AutoModelForMaskedLM] | None,
     source: str,
     *,
     trust_remote_code: bool,
     revision: str | None,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> tuple[transformers.PreTrainedModel, PreTrainedTokenizerBase]:
     # Found first: asked for a name, transformers tries the hub for half a minute, file by file, where there is none.
     folder = str(find_folder(source, revision, BACKBONE_FILES))
     with quiet(), explained(source):
@@ -96,34 +93,67 @@ def _load(
         _check_config(config, source)
         if config.is_encoder_decoder or getattr(config, "is_decoder", False):
             raise DiffaugError(f"{source} is a '{config.model_type}' model with a decoder; an encoder is needed")
-        model, report = model_class.from_pretrained(
-            folder,
-            config=config,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            **_STRICT,
-            **(_without_pooler(config) if model_class is AutoModel else {}),
-        )
+        model = plain_bert(config, read_checkpoint(Path(folder))) if model_class is None else None
+        report: dict[str, Any] = {}
+        if model is None:
+            model_class = model_class or transformers.AutoModel
+            model, report = model_class.from_pretrained(
+                folder,
+                config=config,
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                **_STRICT,
+                **(_without_pooler(config) if model_class is transformers.AutoModel else {}),
+            )
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         tokenizer("Probe.")  # some damage shows only here
     _check_vocabulary(tokenizer, Path(folder), source)
-    # A checkpoint of another task brings keys of its head, which are rightly left out; nothing may be missing.
-    complain(source, report["missing_keys"], report["mismatched_keys"], _more_layers(model, report["unexpected_keys"]))
+    if report:
+        # A checkpoint of another task brings keys of its head, which are rightly left out; nothing may be missing.
+        more = _more_layers(model, report["unexpected_keys"])
+        complain(source, report["missing_keys"], report["mismatched_keys"], more)
     check_finite(model.state_dict(), source)
     return model, tokenizer
 
 
-def build_backbone(config: dict[str, Any], weights: Mapping[str, Tensor], source: str) -> PreTrainedModel:
-    """A backbone from its configuration and exactly its weights, in float32; ``source`` is named in errors."""
+def build_backbone(
+    config: dict[str, Any], weights: Mapping[str, Tensor], source: str, *, plain: bool = False
+) -> transformers.PreTrainedModel:
+    """A backbone from its configuration and exactly its weights, in float32; ``source`` is named in errors.
+
+    ``plain``: as for `load_backbone`.
+    """
     with quiet(), explained(source):
         backbone_config = AutoConfig.for_model(**config)
         _check_config(backbone_config, source)
-        model, report = MODEL_MAPPING[type(backbone_config)].from_pretrained(
+        if plain and (model := plain_bert(backbone_config, weights)) is not None:
+            check_finite(weights, source)
+            return model
+        model, report = transformers.MODEL_MAPPING[type(backbone_config)].from_pretrained(
             None, config=backbone_config, state_dict=dict(weights), **_STRICT, **_without_pooler(backbone_config)
         )
     complain(source, report["missing_keys"], report["mismatched_keys"], report["unexpected_keys"])
     check_finite(weights, source)
     return model
+
+
+def plain_bert(config: PreTrainedConfig, weights: Mapping[str, Tensor] | None) -> transformers.PreTrainedModel | None:
+    """A `PlainBert`; None if it cannot stand in for transformers' class, or if the weights are not exactly its own."""
+    if weights is None or not supported(config.to_dict()):
+        return None
+    try:
+        return cast("transformers.PreTrainedModel", PlainBert(config, weights).eval())
+    except RuntimeError:  # of `load_state_dict`
+        return None
+
+
+def with_transformers(backbone: nn.Module) -> nn.Module:
+    """The same backbone, in place of a `PlainBert` as transformers' class."""
+    if not isinstance(backbone, PlainBert):
+        return backbone
+    first, weights = next(backbone.parameters()), backbone.state_dict()
+    full = build_backbone(backbone.config.to_diff_dict(), weights, "the model")
+    return full.to(first.device, first.dtype).eval()
 
 
 def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
@@ -137,13 +167,13 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def first_position(backbone: PreTrainedModel) -> int:
+def first_position(backbone: transformers.PreTrainedModel) -> int:
     """The position number of a row's first token: 0, but behind the padding's number in RoBERTa's family."""
     padding = getattr(_position_table(backbone), "padding_idx", None)
     return 0 if padding is None else int(padding) + 1
 
 
-def position_limit(backbone: PreTrainedModel) -> int | None:
+def position_limit(backbone: transformers.PreTrainedModel) -> int | None:
     """How many positions there are for a row; None if there is no end to them."""
     table = _position_table(backbone)
     if table is not None:
@@ -152,14 +182,14 @@ def position_limit(backbone: PreTrainedModel) -> int | None:
     return None if limit is None or limit < 1 else int(limit)
 
 
-def _position_table(backbone: PreTrainedModel) -> nn.Embedding | None:
+def _position_table(backbone: transformers.PreTrainedModel) -> nn.Embedding | None:
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     return table if isinstance(table, nn.Embedding) else None
 
 
 def _without_pooler(config: PreTrainedConfig) -> dict[str, bool]:
     """BERT's pooler is never used, and most checkpoints lack it: do not let it be made up at random."""
-    model_class = MODEL_MAPPING.get(type(config), None)
+    model_class = transformers.MODEL_MAPPING.get(type(config), None)
     takes = model_class is not None and "add_pooling_layer" in inspect.signature(model_class).parameters
     return {"add_pooling_layer": False} if takes else {}
 
@@ -198,7 +228,7 @@ def _check_config(config: PreTrainedConfig, source: str) -> None:
             raise DiffaugError(f"{source}: {name} must be a finite number in the model's configuration, got {value}")
 
 
-def _more_layers(model: PreTrainedModel, unexpected: Any) -> list[str]:
+def _more_layers(model: transformers.PreTrainedModel, unexpected: Any) -> list[str]:
     """Unexpected weights of layers like the model's own: its configuration has fewer layers than its weights."""
     prefix = f"{model.base_model_prefix}."
     kinds = {_LAYER.sub(".#.", name.removeprefix(prefix)) for name in model.state_dict()}

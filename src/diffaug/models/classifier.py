@@ -62,7 +62,7 @@ class Classifier:
             c: inverse strength of the penalty, per example as in scikit-learn; None: it and ``mean_scale`` are chosen
                 by cross-validation.
             mean_scale: 0: the weights are pulled to zero and the bias is free, as in scikit-learn; otherwise the
-                weights are pulled to this multiple of the class means and the bias to zero, which helps with few labels.
+                weights are pulled to this multiple of the class means and the bias to zero, for few labels.
             weights: (n,), how much each vector counts; None: all the same.
             tolerance: the largest gradient at which the optimiser stops.
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import position_limit
 from diffaug.models.batch import PaddedBatch
 from diffaug.models.config import DenoiseConfig, ModelConfig
 from diffaug.models.template import Template
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def denoise_config(

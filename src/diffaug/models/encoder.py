@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from diffaug.models.backbone import first_position
 from diffaug.models.batch import PackedBatch, PaddedBatch, TokenBatch, pack
@@ -22,12 +21,16 @@ from diffaug.models.packed_attention import PackedAttention
 from diffaug.models.pooling import needs_all_layers, pool
 from diffaug.models.views.base import Views
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class Encoder(nn.Module):
     """Token batches in, one vector per sequence out.
 
     Args:
-        backbone: any transformers encoder; with a prefix, one that `diffaug.models.attention` supports.
+        backbone: any transformers encoder; with a prefix, one that `diffaug.models.attention` supports. For inference
+            without views, a `PlainBert` may take its place.
         config: everything about inference.
         views: the view module: one that matches ``config.views``, or one that is used in training only.
     """

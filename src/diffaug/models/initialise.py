@@ -6,9 +6,13 @@ The releases of SimCSE, PromptBERT, DiffCSE and DiffAug build their heads, class
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DEFAULT_STD = 0.02
 

@@ -5,24 +5,31 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
-from diffaug.experiments.grid import SIMILARITIES
 from diffaug.files import check_output, write_text
-from diffaug.progress import progress_bar
+from diffaug.progress import rate_progress
 from diffaug.report.data import Sentences, map_data, metric_data, pair_data, run_data
 from diffaug.report.embeddings import Projection
 from diffaug.report.grids import GridRuns, read_grid
 from diffaug.report.page import Page
-from diffaug.report.pairs import pair_sets
+from diffaug.report.pairs import Encode, PairReader, PairSet, cosines_of, pair_sets
 from diffaug.report.runs import Run, find_folders, read_run
+from diffaug.report.sentences import own_sentences
 from diffaug.report.settings import compare_settings
+from diffaug.report.verdict import Cosines, judge_runs
+
+if TYPE_CHECKING:
+    from diffaug.embedder import Embedder
 
 
 def build(
@@ -32,6 +39,7 @@ def build(
     projection: Projection | None = "pca",
     maps: int = 12,
     pairs: int = 20,
+    sentences: str | os.PathLike[str] | None = None,
     device: str | None = None,
 ) -> Path:
     """Write a report on all runs in a folder and its subfolders, as one self-contained HTML file.
@@ -42,6 +50,7 @@ def build(
         projection: how embeddings are reduced to two dimensions; None leaves the map out.
         maps: maximum number of models on the map. An experiment has one model per row and column.
         pairs: number of pairs shown per model that are ranked too high, and too low.
+        sentences: a file with sentences for the map, with or without classes; default: the training data of the runs.
         device: device for models that must encode sentences; default: the GPU if there is one.
 
     Returns:
@@ -56,7 +65,8 @@ def build(
     # An earlier page in the folder may be replaced, a file of a run may not.
     check_output(out, (path for path in folder.rglob("*") if path.suffix != ".html" and path.is_file()))
     try:
-        text = _page(folder, projection, maps, pairs, device)
+        given = None if sentences is None else Path(sentences)
+        text = _page(folder, projection, maps, pairs, given, device)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         # Files are checked when they are read, but not every value in them.
         raise DiffaugError(f"a file in {folder} is damaged ({type(error).__name__}: {error!s:.200})") from error
@@ -64,30 +74,22 @@ def build(
     return out
 
 
-def _page(folder: Path, projection: Projection | None, maps: int, pairs: int, device: str | None) -> str:
+def _page(
+    folder: Path, projection: Projection | None, maps: int, pairs: int, sentences: Path | None, device: str | None
+) -> str:
     grids, single_runs = _collect(folder)
     runs = [run for grid in grids for run in grid.runs] + single_runs
-    models = _mapped(runs, maps) if projection is not None else {}
-    embeds = sum(run.model is not None and not (run.folder / SIMILARITIES).is_file() for run in runs)
-    with progress_bar("embedding", len(models) + embeds, show=sys.stderr.isatty()) as advance:
-
-        def encode(model: Path, sentences: list[str]) -> NDArray[np.float32]:
-            from diffaug.embedder import Embedder
-
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # truncated sentences were reported during training
-                vectors = Embedder.from_pretrained(model, device=device).encode(sentences, show_progress=False)
-            advance(1)
-            return vectors
-
-        with _offline():
-            sets, notes = pair_sets(runs, encode)
-            sentences = Sentences()
-            worst = pair_data(sets, pairs, sentences)
-            drawn = None if projection is None else map_data(runs, sets, models, projection, encode, sentences)
+    with rate_progress("embedding", "sentences", None, show=sys.stderr.isatty()) as advance, _offline():
+        encode = _encoder(device, advance)
+        reader = PairReader()
+        sets, notes = pair_sets(runs, reader, encode)
+        verdict = judge_runs(single_runs, reader, _cosines(runs, sets, encode))
+        texts = Sentences()
+        worst = pair_data(sets, pairs, texts)
+        drawn, why = _map(runs, projection, maps, sentences, encode, texts)
     settings = compare_settings([run.recipe for run in runs])
     series = run_data(runs, settings.own)
-    page = Page(folder, grids, runs, settings, notes)
+    page = Page(folder, grids, runs, settings, notes, verdict)
     return page.html(
         {
             "runs": series,
@@ -95,10 +97,67 @@ def _page(folder: Path, projection: Projection | None, maps: int, pairs: int, de
             "metrics": metric_data(series),
             "pairs": worst,
             "map": drawn,
-            "no_map": _why_no_map(projection, models) if drawn is None else None,
-            "sentences": sentences.texts(),
+            "map_notes": why,
+            "sentences": texts.texts(),
         }
     )
+
+
+def _encoder(device: str | None, advance: Callable[[int], None]) -> Encode:
+    @lru_cache(maxsize=2)
+    def load(model: str) -> Embedder:
+        from diffaug.embedder import Embedder
+
+        return Embedder.from_pretrained(model, device=device)
+
+    def encode(model: str | Path, sentences: list[str]) -> NDArray[np.float32]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # truncated sentences were reported during training
+            vectors = load(str(model)).encode(sentences, show_progress=False)
+        advance(len(sentences))
+        return vectors
+
+    return encode
+
+
+def _cosines(runs: Sequence[Run], sets: Sequence[PairSet], encode: Encode) -> Cosines:
+    """What `judge_runs` compares. What was computed for the worst pairs is used again."""
+
+    def cosines(run: Run, pairs: ScoredPairs, trained: bool) -> NDArray[np.float64]:
+        known = next((one.cosines.get(runs.index(run)) for one in sets if one.pairs == pairs), None)
+        if trained and known is not None:
+            return known
+        model = run.model if trained else run.backbone
+        if model is None:
+            raise DiffaugError(f"{run.name} has no model in its folder best/")
+        return cosines_of(encode, model, pairs)
+
+    return cosines
+
+
+def _map(
+    runs: Sequence[Run],
+    projection: Projection | None,
+    maps: int,
+    given: Path | None,
+    encode: Encode,
+    texts: Sentences,
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """The map, and notes on what it lacks; or None and why."""
+    if projection is None:
+        return None, ["There is no map: it was turned off with --map none."]
+    models = _mapped(runs, maps)
+    if not models:
+        return None, [
+            "There is no map: it needs a trained model, and no run has one in its folder best/. Models are missing if "
+            "the grid ran with --no-keep-models, if best/ was not copied, or if training has not finished."
+        ]
+    own, notes = own_sentences([runs[i] for i in models], given)
+    if own is None or len(own.texts) < 2:
+        return None, ["There is no map: no sentences could be read; name a file with --sentences.", *notes]
+    backbones = {i: name for i in models if (name := runs[i].backbone) is not None}
+    drawn, missing = map_data(own, models, backbones, projection, encode, texts)
+    return drawn, missing
 
 
 @contextmanager
@@ -118,17 +177,6 @@ def _offline() -> Iterator[None]:
         yield
     finally:
         switch(before)
-
-
-def _why_no_map(projection: Projection | None, models: Mapping[int, Path]) -> str:
-    if projection is None:
-        return "There is no map: it was turned off with --map none."
-    if not models:
-        return (
-            "There is no map: it needs a trained model, and no run has one in its folder best/. Models are missing if "
-            "the grid ran with --no-keep-models, if best/ was not copied, or if training has not finished."
-        )
-    return "There is no map: it needs dev or test pairs, and none could be read."
 
 
 def _collect(folder: Path) -> tuple[list[GridRuns], list[Run]]:

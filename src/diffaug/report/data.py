@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from diffaug.errors import DiffaugError
 from diffaug.report import colours, curves
-from diffaug.report.embeddings import Floats, Projection, align, choose_pairs, neighbours, project
+from diffaug.report.embeddings import Floats, Projection, align, neighbours, project
 from diffaug.report.pairs import Encode, PairSet
 from diffaug.report.runs import Run
+from diffaug.report.sentences import OwnSentences
 
-_MAP_PAIRS = 150  # pairs on the map
-_MAP_WORST = 4  # worst pairs of each model that the map includes
+_LISTED = 5  # nearest neighbours that the page lists
 _MAX_CHARACTERS = 400  # longer sentences are truncated
 
 
@@ -48,6 +51,7 @@ def run_data(runs: Sequence[Run], settings: Sequence[dict[str, str]]) -> list[di
             "stages": list(curves.stage_lengths(run.metrics).items()),
             "best": [run.best_at["stage"], run.best_at["step"]] if run.best_at else None,
             "stage1_end": run.stage1_end,
+            "before": {} if run.dev_before is None else {"dev": run.dev_before},
             "curves": series,
             "settings": own,
         }
@@ -93,48 +97,88 @@ def pair_data(sets: Sequence[PairSet], count: int, sentences: Sentences) -> list
 
 
 def map_data(
-    runs: Sequence[Run],
-    sets: Sequence[PairSet],
-    models: dict[int, Path],
+    own: OwnSentences,
+    models: Mapping[int, Path],
+    backbones: Mapping[int, str],
     how: Projection,
     encode: Encode,
     sentences: Sentences,
-) -> dict[str, Any] | None:
-    """Maps of the same sentences by several models: coordinates from 0 to 1000, nearest neighbours, pair cosines."""
-    if not models or not sets:
-        return None
-    base = max(sets, key=lambda pair_set: len(pair_set.cosines))
-    wanted = [i for run in models if run in base.cosines for i in base.worst(run, _MAP_WORST)]
-    pairs = base.pairs.take(choose_pairs(base.pairs, _MAP_PAIRS, wanted))
-    texts = list(dict.fromkeys([*pairs.first, *pairs.second]))
-    index = {text: i for i, text in enumerate(texts)}
-    ends = np.array([[index[first], index[second]] for first, second, _ in pairs])
+) -> tuple[dict[str, Any], list[str]]:
+    """Maps of the user's sentences before and after training, and notes on models that could not be loaded.
+
+    Args:
+        own: the sentences.
+        models: trained models by run.
+        backbones: the models before training, by run.
+        how: the projection.
+        encode: computes vectors.
+        sentences: of the page.
+    """
+    notes: dict[str, None] = {}
+    before: dict[str, _Mapped | None] = {}
     reference: Floats | None = None
+    for name in dict.fromkeys(backbones.values()):
+        try:
+            before[name] = _mapped(encode(name, own.texts), how, reference)
+        except DiffaugError as error:
+            before[name] = None
+            notes[f"The map before training is missing: {error}"] = None
+        if reference is None and (mapped := before[name]) is not None:
+            reference = mapped.flat
     found = []
     for run, model in models.items():
-        vectors = encode(model, texts)
-        flat, part = project(vectors, how)
-        reference = flat if reference is None else reference
-        flat = align(flat, reference)
-        near = neighbours(vectors)
-        cosines = np.einsum("ij,ij->i", vectors[ends[:, 0]], vectors[ends[:, 1]])
+        start = before.get(backbones.get(run, ""))
+        after = _mapped(encode(model, own.texts), how, reference if start is None else start.flat)
+        reference = after.flat if reference is None else reference
         found.append(
             {
                 "run": run,
-                "shown": part,
-                "xy": _coordinates(flat).tolist(),
-                "near": [[[j, round(100 * cosine)] for j, cosine in row] for row in near],
-                "cosines": [round(100 * float(cosine)) for cosine in cosines],
+                "after": after.to_dict(own.classes),
+                "before": None if start is None else list(before).index(backbones[run]),
+                "new": None if start is None else after.new_neighbours(start),
             }
         )
-    return {
-        "from": base.name,
+    drawn = {
+        "from": own.name,
         "how": how,
-        "points": [sentences(text) for text in texts],
-        "pairs": [[int(a), int(b), _short(score)] for (a, b), score in zip(ends, pairs.scores, strict=True)],
-        "range": [_short(min(base.pairs.scores)), _short(max(base.pairs.scores))],
+        "points": [sentences(text) for text in own.texts],
+        "classes": own.classes,
+        "before": [None if mapped is None else mapped.to_dict(own.classes) for mapped in before.values()],
         "models": found,
     }
+    return drawn, list(notes)
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """Sentences on the map of one model: coordinates, explained variance, and nearest neighbours by full vectors."""
+
+    flat: Floats
+    explained: float | None
+    near: list[list[tuple[int, float]]]
+
+    def new_neighbours(self, before: _Mapped) -> list[int]:
+        """Per sentence, the share of its nearest neighbours, in percent, that were not among them before."""
+        sides = [[{i for i, _ in row} for row in mapped.near] for mapped in (self, before)]
+        return [round(100 * len(now - then) / max(1, len(now))) for now, then in zip(*sides, strict=True)]
+
+    def to_dict(self, classes: list[str] | None) -> dict[str, Any]:
+        same = None
+        if classes is not None:  # the share of neighbours with the class of the sentence
+            same = round(
+                100 * float(np.mean([classes[i] == classes[j] for i, row in enumerate(self.near) for j, _ in row]))
+            )
+        return {
+            "shown": self.explained,
+            "xy": _coordinates(self.flat).tolist(),
+            "near": [[[j, round(100 * cosine)] for j, cosine in row[:_LISTED]] for row in self.near],
+            "same": same,
+        }
+
+
+def _mapped(vectors: NDArray[np.float32], how: Projection, reference: Floats | None) -> _Mapped:
+    flat, explained = project(vectors, how)
+    return _Mapped(flat if reference is None else align(flat, reference), explained, neighbours(vectors))
 
 
 def _coordinates(flat: Floats) -> Any:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 
 Floats = NDArray[np.float64]
 Projection = Literal["pca", "tsne"]
 
-NEIGHBOURS = 5
-
-
-def choose_pairs(pairs: ScoredPairs, count: int, wanted: Iterable[int] = ()) -> list[int]:
-    """Indices of about ``count`` pairs: the ``wanted`` ones, the others spread evenly over the gold scores."""
-    chosen = list(dict.fromkeys(wanted))[: count // 2]
-    by_score = np.argsort(pairs.scores, kind="stable")
-    spread = by_score[np.unique(np.linspace(0, len(pairs) - 1, min(count - len(chosen), len(pairs))).astype(int))]
-    return sorted(dict.fromkeys([*chosen, *(int(i) for i in spread)]))
+NEIGHBOURS = 10
 
 
 def project(vectors: NDArray[np.float32], how: Projection) -> tuple[Floats, float | None]:

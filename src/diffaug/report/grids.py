@@ -47,6 +47,7 @@ def read_grid(folder: Path) -> GridRuns:
             source = grid.source_of(cell)
             run.state, run.detail = "finished", "" if source is None else f"copied from {Path(source).name}"
             run.scores, run.seconds = dict(run.result.scores), run.result.seconds
+            run.before = {DEV if name == "dev" else name: score for name, score in run.before.items()}
             run.best_at, run.stage1_end = run.result.best_at, run.result.stage1_end
         elif cell.name in failures:
             run.state, run.detail = "failed", failure_message(failures[cell.name])

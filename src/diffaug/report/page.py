@@ -14,11 +14,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from diffaug.errors import DiffaugError
 from diffaug.experiments.grid import Grid
+from diffaug.experiments.results import DEV
 from diffaug.experiments.tables import notes as table_notes
 from diffaug.experiments.tables import parts as table_parts
 from diffaug.report.grids import GridRuns
 from diffaug.report.runs import Run
 from diffaug.report.settings import NOT_SET, SettingsTable
+from diffaug.report.verdict import Verdict, judge_grid
 from diffaug.version import __version__
 
 ASSETS = Path(__file__).parent / "assets"
@@ -42,6 +44,7 @@ class Page:
         runs: all runs; those of the grids come first.
         settings: the runs' settings, compared.
         notes: what could not be shown, and why.
+        verdict: on the runs that belong to no grid; None if none of them is finished.
     """
 
     folder: Path
@@ -49,10 +52,13 @@ class Page:
     runs: list[Run]
     settings: SettingsTable
     notes: list[str]
+    verdict: Verdict | None
 
     def html(self, data: dict[str, Any]) -> str:
         """Render the file; ``data`` is what the page's scripts read."""
         style, script = (ASSETS / "page.css").read_text("utf-8"), _script()
+        grids = [_grid_context(grid) for grid in self.grids]
+        verdicts = [(grid["title"], grid["verdict"]) for grid in grids] + [("Other runs", self.verdict)]
         return (
             _environment()
             .get_template("page.html")
@@ -66,7 +72,8 @@ class Page:
                 kicker=self._kicker,
                 facts=_facts(self.runs),
                 failed=[run for run in self.runs if run.state == "failed"],
-                grids=[_grid_context(grid) for grid in self.grids],
+                verdicts=[(name, verdict) for name, verdict in verdicts if verdict is not None],
+                grids=grids,
                 table=_run_table(self.runs),
                 settings=self.settings,
                 started=[(place, run) for place, run in enumerate(self.runs) if run.recipe],
@@ -139,41 +146,75 @@ def _facts(runs: Sequence[Run]) -> list[tuple[str, str | list[tuple[str, str]]]]
 
 
 def _run_table(runs: Sequence[Run]) -> dict[str, Any]:
-    """The table of all runs: their states and scores, with the best value of each score marked."""
+    """The table of all runs: their states and scores, with the best value of each score marked.
+
+    The scores of the models before training have rows of their own at the top.
+    """
     names = sorted(dict.fromkeys(name for run in runs for name in run.scores), key=lambda name: name in _DESCRIPTIVE)
-    best = {
-        name: max((v for run in runs if math.isfinite(v := run.scores.get(name, math.nan))), default=None)
-        for name in names
-        if name not in _DESCRIPTIVE and len(runs) > 1
-    }
-    # If all runs are finished, the line below the title says so, and the column is left out.
+    best = {}
+    for name in names:
+        values = [value for run in runs if math.isfinite(value := run.scores.get(name, math.nan))]
+        if name not in _DESCRIPTIVE and len(values) > 1:  # one entry alone is not the best of anything
+            best[name] = max(values)
+    # If all runs are finished, the line below the title says so, and the column is left out. So are empty columns.
     with_state = any(run.state != "finished" for run in runs)
+    with_best = any(run.best_at is not None for run in runs)
+    with_time = any(run.seconds is not None for run in runs)
     head = [
         ("Run", "text", ""),
         *([("State", "text", "")] if with_state else []),
         *((name, "number", "") for name in names),
-        ("Best at", "text", "stage and step of the best checkpoint"),
-        ("Time", "number", "training time"),
+        *([("Best at", "text", "stage and step of the best checkpoint")] if with_best else []),
+        *([("Time", "number", "training time")] if with_time else []),
     ]
     return {
         "head": [{"name": name, "kind": kind, "about": about} for name, kind, about in head],
-        "rows": [(run, [_score(run, name, best.get(name)) for name in names]) for run in runs],
+        "before": [
+            (name, [_score(before.get(score), None, score) for score in names])
+            for name, before in _before(runs)
+            if before.keys() & set(names)
+        ],
+        "rows": [(run, [_run_score(run, name, best.get(name)) for name in names]) for run in runs],
         "with_state": with_state,
+        "with_best": with_best,
+        "with_time": with_time,
         "tall": len(runs) > _MANY,
     }
 
 
-def _score(run: Run, name: str, best: float | None) -> dict[str, Any]:
-    """A cell of the run table: the score, and the score before training below it."""
-    value, before = run.scores.get(name), run.before.get(name)
+def _before(runs: Sequence[Run]) -> list[tuple[str, dict[str, float]]]:
+    """The distinct scores before training, with a name; runs differ in them if backbone or data differ."""
+    found: dict[tuple[tuple[str, float], ...], str | None] = {}
+    for run in runs:
+        if run.before:
+            found.setdefault(tuple(run.before.items()), _short_name((run.recipe.get("model") or {}).get("backbone")))
+    several = len(set(found.values())) > 1
+    return [
+        (f"Before training{f' ({name})' if several and name else ''}", dict(scores)) for scores, name in found.items()
+    ]
+
+
+def _run_score(run: Run, name: str, best: float | None) -> dict[str, Any]:
+    if run.state == "unfinished" and name in ("dev", DEV) and name not in run.scores:
+        cell = _score(run.dev_so_far, None, name)
+        return {**cell, "below": "so far"} if cell["value"] is not None else cell
+    return {
+        **_score(run.scores.get(name), run.before.get(name), name),
+        "best": best is not None and run.scores.get(name) == best,
+    }
+
+
+def _score(value: float | None, before: float | None, name: str) -> dict[str, Any]:
+    """A cell of the run table: the score, and its change in training below it."""
     digits = 3 if name in _DESCRIPTIVE else 2
     if value is None or not math.isfinite(value):
-        return {"value": None, "text": NOT_SET, "best": False, "before": None}
+        return {"value": None, "text": NOT_SET, "best": False, "below": None}
+    change = None if before is None or not math.isfinite(before) else value - before
     return {
         "value": value,
         "text": f"{value:.{digits}f}".replace("-", "−"),
-        "best": value == best,
-        "before": None if before is None else f"{before:.{digits}f}",
+        "best": False,
+        "below": None if change is None else f"{change:+.{digits}f}".replace("-", "−"),
     }
 
 
@@ -184,9 +225,10 @@ def _grid_context(grid: GridRuns) -> dict[str, Any]:
     context: dict[str, Any] = {"title": grid.title, "figures": _figures(grid.grid), "parts": [], "notes": []}
     try:
         summary = summarise(grid.grid)
-        return {**context, "parts": list(table_parts(summary)), "notes": list(table_notes(summary)), "missing": None}
+        tables = {"parts": list(table_parts(summary)), "notes": list(table_notes(summary))}
+        return {**context, **tables, "verdict": judge_grid(summary, grid.runs), "missing": None}
     except DiffaugError as error:
-        return {**context, "missing": str(error)}
+        return {**context, "verdict": None, "missing": str(error)}
 
 
 def _figures(grid: Grid) -> list[dict[str, str]]:

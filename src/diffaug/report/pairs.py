@@ -16,15 +16,15 @@ from diffaug.data.read import read_scored_pairs
 from diffaug.data.records import ScoredPairs
 from diffaug.errors import DiffaugError
 from diffaug.experiments.grid import SIMILARITIES
-from diffaug.report.runs import Run
+from diffaug.report.runs import Run, resolve
 
 Floats = NDArray[np.float64]
 
 # The recipe's settings that name scored pairs.
 _SOURCES = ("dev", "test")
 
-Encode = Callable[[Path, list[str]], NDArray[np.float32]]
-"""Encodes sentences with the model in a folder; the vectors have length 1."""
+Encode = Callable[[str | Path, list[str]], NDArray[np.float32]]
+"""Encodes sentences with a model, given by its folder or name; the vectors have length 1."""
 
 
 @dataclass
@@ -91,20 +91,20 @@ class PairReader:
         for setting in _SOURCES:
             if isinstance(source := data.get(setting), str):
                 columns = (data.get("columns") or {}).get(setting)
-                path = _resolve(source, run.folder)
+                path = resolve(source, run.folder)
                 key = (setting, path, str(columns), str(data.get("on_bad")))
                 if key not in self._known:
                     self._known[key] = read_scored_pairs(path, columns, data.get("on_bad") or "error", setting)
                 yield setting, source, self._known[key]
 
 
-def pair_sets(runs: list[Run], encode: Encode) -> tuple[list[PairSet], list[str]]:
+def pair_sets(runs: list[Run], reader: PairReader, encode: Encode) -> tuple[list[PairSet], list[str]]:
     """All sets of scored pairs with the runs' cosines, and notes on pairs that could not be read.
 
     Cosines are read from the run's folder if it has them. Otherwise the run's best model computes them, on the dev
     pairs if there are any: looking at test pairs would make them useless as test data.
     """
-    reader, sets, notes = PairReader(), list[PairSet](), dict[str, None]()
+    sets, notes = list[PairSet](), dict[str, None]()
     for index, run in enumerate(runs):
         try:
             named = list(reader.dev_and_test(run))
@@ -113,7 +113,7 @@ def pair_sets(runs: list[Run], encode: Encode) -> tuple[list[PairSet], list[str]
             if saved:
                 found = _match({**{source: p for _, source, p in named}, **reader.tasks(run.tasks)}, saved)
             if not found and named and run.model is not None:
-                found = [(_title(*named[0][:2]), named[0][2], _cosines(encode, run.model, named[0][2]))]
+                found = [(_title(*named[0][:2]), named[0][2], cosines_of(encode, run.model, named[0][2]))]
         except DiffaugError as error:
             notes[f"The pairs of {run.name} are not shown: {error}"] = None
             continue
@@ -166,7 +166,8 @@ def _saved_cosines(path: Path) -> dict[str, tuple[Floats, Floats]]:
         raise DiffaugError(f"{path} cannot be read: {error}") from error
 
 
-def _cosines(encode: Encode, model: Path, pairs: ScoredPairs) -> Floats:
+def cosines_of(encode: Encode, model: str | Path, pairs: ScoredPairs) -> Floats:
+    """The cosines that a model gives to pairs."""
     vectors = encode(model, [*pairs.first, *pairs.second])
     cosines: Floats = np.einsum("ij,ij->i", vectors[: len(pairs)], vectors[len(pairs) :], dtype=np.float64)
     return cosines
@@ -174,11 +175,5 @@ def _cosines(encode: Encode, model: Path, pairs: ScoredPairs) -> Floats:
 
 def _title(setting: str, source: str) -> str:
     """A name for pairs that are not a known task."""
-    return f"{source.partition(':')[0] if ':' in source else Path(source).name.split('.')[0]}, {setting}"
-
-
-def _resolve(source: str, folder: Path) -> str:
-    """Resolve a recipe's relative path, against the current folder or a parent of the run's folder."""
-    if ":" in source.split("/")[0] or Path(source).is_absolute() or Path(source).exists():
-        return source
-    return next((str(parent / source) for parent in folder.absolute().parents if (parent / source).exists()), source)
+    name = source.partition(":")[0] if ":" in source else Path(source).name.split(".")[0]
+    return setting if name == setting else f"{name}, {setting}"

@@ -15,7 +15,8 @@ from diffaug.config import read_settings
 from diffaug.config.typed import build
 from diffaug.errors import DiffaugError
 from diffaug.experiments.grid import FAILURE, GRID, read_metrics
-from diffaug.experiments.results import Cell, Result
+from diffaug.experiments.results import DEV, Cell, Result
+from diffaug.models.io.fetch import model_source
 
 State = Literal["finished", "unfinished", "failed", "waiting"]
 
@@ -68,6 +69,23 @@ class Run:
         """The folder of the best model, or None if there is none."""
         best = self.folder / "best"
         return best if (best / "diffaug.json").is_file() else None
+
+    @property
+    def dev_before(self) -> float | None:
+        """The dev score before training; grids have a name of their own for it."""
+        return self.before.get("dev", self.before.get(DEV))
+
+    @property
+    def dev_so_far(self) -> float | None:
+        """The best dev score that was logged."""
+        values = (line.get("dev") for line in self.metrics)
+        return max((v for v in values if isinstance(v, (int, float)) and math.isfinite(v)), default=None)
+
+    @property
+    def backbone(self) -> str | None:
+        """The model before training: a folder or a name; None if the run has not started."""
+        name = (self.recipe.get("model") or {}).get("backbone")
+        return None if name is None else model_source(resolve(str(name), self.folder))
 
 
 def find_folders(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -159,6 +177,13 @@ def _progress(folder: Path, metrics: list[dict[str, Any]]) -> str:
     if not metrics:
         return f"nothing logged yet{resumable}"
     return f"stage {metrics[-1]['stage']}, step {metrics[-1]['step']}{resumable}"
+
+
+def resolve(source: str, folder: Path) -> str:
+    """Resolve a recipe's relative path, against the current folder or a parent of the run's folder."""
+    if ":" in source.split("/")[0] or Path(source).is_absolute() or Path(source).exists():
+        return source
+    return next((str(parent / source) for parent in folder.absolute().parents if (parent / source).exists()), source)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -143,12 +143,7 @@ def open_corpus(
     stored = StoredVectors.open(source)
     if stored is not None:
         stored.vectors.require_model(embedder.fingerprint(), embedder.name, stored.name)
-        blocks = list(stored.blocks())
-        merged = {
-            column: [v for block, _ in blocks for v in block.columns[column]] for column in stored.vectors.columns
-        }
-        documents = Documents([text for block, _ in blocks for text in block.sentences], merged)
-        return MemoryCorpus(name, documents, np.concatenate([vectors for _, vectors in blocks]))
+        return MemoryCorpus(name, *stored.load())
     documents = read_documents(source, columns, keep)
     return MemoryCorpus(name, documents, embedder.encode(documents.sentences))
 

@@ -57,18 +57,25 @@ def is_sentence_transformers(folder: Path) -> bool:
 
 
 def load_transformers(
-    source: str, config: ModelConfig, *, trust_remote_code: bool = False, revision: str | None = None
+    source: str,
+    config: ModelConfig,
+    *,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    plain: bool = False,
 ) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Load a plain checkpoint, with the pooling of ``config``."""
-    backbone, tokenizer = load_backbone(source, trust_remote_code=trust_remote_code, revision=revision)
+    """Load a plain checkpoint, with the pooling of ``config``; ``plain``: as for `load_backbone`."""
+    backbone, tokenizer = load_backbone(source, trust_remote_code=trust_remote_code, revision=revision, plain=plain)
     return Encoder(backbone, config).eval(), tokenizer
 
 
 @loader
 def load_sentence_transformers(
-    folder: Path, *, trust_remote_code: bool = False
+    folder: Path, *, trust_remote_code: bool = False, plain: bool = False
 ) -> tuple[Encoder, PreTrainedTokenizerBase]:
     """Load a sentence-transformers folder: Transformer, Pooling, then any number of Dense and Normalize modules.
+
+    ``plain``: as for `load_backbone`.
 
     Raises:
         DiffaugError: a module or an option that changes the vectors is not supported.
@@ -85,7 +92,7 @@ def load_sentence_transformers(
 
     transformer = modules[0][1]
     settings = _transformer_settings(transformer)
-    backbone, tokenizer = load_backbone(str(transformer), trust_remote_code=trust_remote_code)
+    backbone, tokenizer = load_backbone(str(transformer), trust_remote_code=trust_remote_code, plain=plain)
     limit = settings.get("max_seq_length") or tokenizer.model_max_length
     lowercase = bool(settings.get("do_lower_case", False))
     prompt, prompts = _prompts(folder / "config_sentence_transformers.json")

@@ -26,7 +26,6 @@ from diffaug.models.encoder import Encoder
 from diffaug.models.io.description import read_description
 from diffaug.models.io.st_folder import check_nothing_added, write_st_files
 from diffaug.models.views.build import build_views, check_plugin
-from diffaug.models.views.prefix import ReparametrisedPrefix
 from diffaug.version import __version__
 
 FORMAT_VERSION = 3
@@ -79,7 +78,7 @@ def save_model(
 
 @loader
 def load_model(
-    folder: Path, *, allow_more_modules: bool = False
+    folder: Path, *, allow_more_modules: bool = False, plain: bool = False
 ) -> tuple[Encoder, PreTrainedTokenizerBase, Provenance]:
     """Load a model that `save_model` wrote.
 
@@ -87,6 +86,7 @@ def load_model(
         folder: the model's folder.
         allow_more_modules: accept modules, prompts and similar settings that sentence-transformers added; the caller
             handles them. By default they are an error.
+        plain: as for `load_backbone`, for a model without views.
 
     Raises:
         DiffaugError: a file is missing, truncated or damaged, has a newer format, weights and description do not match,
@@ -108,7 +108,8 @@ def load_model(
             raise DiffaugError(f"{folder / WEIGHTS}: unexpected weight {name!r}")
         parts[part][rest] = tensor
 
-    backbone = build_backbone(description["backbone"], parts["backbone"], source=str(folder / WEIGHTS))
+    plain = plain and config.views is None
+    backbone = build_backbone(description["backbone"], parts["backbone"], source=str(folder / WEIGHTS), plain=plain)
     encoder = Encoder(backbone, config, build_views(config, backbone))
     modules = {**_learned_views(encoder), **_after_pooling(encoder)}
     for part in parts.keys() - {"backbone"}:
@@ -122,11 +123,17 @@ def model_weights(encoder: Encoder) -> dict[str, Tensor]:
     modules = {"backbone": encoder.backbone, **_learned_views(encoder), **_after_pooling(encoder)}
     state: dict[str, Tensor] = {}
     for part, module in modules.items():
-        if isinstance(module, ReparametrisedPrefix):
-            module = module.fold()
+        if part == "prefix":
+            module = _folded(module)
         if module is not None:
             state |= {f"{part}.{name}": tensor for name, tensor in module.state_dict().items()}
     return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+
+
+def _folded(prefix: nn.Module | None) -> nn.Module | None:
+    from diffaug.models.views.prefix import ReparametrisedPrefix  # see `plain_bert`
+
+    return prefix.fold() if isinstance(prefix, ReparametrisedPrefix) else prefix
 
 
 def _learned_views(encoder: Encoder) -> dict[str, nn.Module]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, NamedTuple
 
 from diffaug.errors import DiffaugError
 from diffaug.models.backbone import load_backbone
@@ -13,6 +11,9 @@ from diffaug.models.encoder import Encoder
 from diffaug.models.io.fetch import BACKBONE_FILES, find_folder
 from diffaug.models.io.foreign import is_sentence_transformers, load_sentence_transformers
 from diffaug.models.io.saved import is_saved_model, load_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class Start(NamedTuple):

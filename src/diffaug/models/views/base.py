@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from diffaug.config import Recipe
 from diffaug.config.registry import VIEWS, check_options, plugin_of
@@ -15,6 +14,7 @@ from diffaug.models.batch import TokenBatch
 from diffaug.models.config import PluginViewsConfig, ViewsConfig
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
     from typing_extensions import Self
 
 # The kind `dropout` has no module: the views differ by the backbone's dropout alone.

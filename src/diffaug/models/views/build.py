@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING
 
 from diffaug.config import Recipe
 from diffaug.config.registry import VIEWS
 from diffaug.errors import DiffaugError
-from diffaug.models.attention import attention_shape
 from diffaug.models.config import ModelConfig, PluginViewsConfig
 from diffaug.models.views.adapter import Adapter
 from diffaug.models.views.base import Views
 from diffaug.models.views.lora import Lora
-from diffaug.models.views.prefix import FoldedPrefix
 from diffaug.models.views.text import TextViews
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def text_views(kind: str) -> type[TextViews] | None:
@@ -45,6 +46,10 @@ def new_views(recipe: Recipe, backbone: PreTrainedModel) -> Views | None:
 def build_views(config: ModelConfig, backbone: PreTrainedModel) -> Views | None:
     """The module of a saved model's views, with new weights; None if it has none."""
     if config.prefix is not None:
+        # They import transformers' model classes, which other models may do without: see `plain_bert`.
+        from diffaug.models.attention import attention_shape
+        from diffaug.models.views.prefix import FoldedPrefix
+
         return FoldedPrefix(config.prefix, attention_shape(backbone))
     if config.adapter is not None:
         return Adapter(config.adapter, backbone)

@@ -58,9 +58,10 @@ function startCurves(box) {
     const shown = able.filter((i) => state.on.has(i)).map((i) => ({ i, run: data.runs[i], parts: segments(data.runs[i]) }))
       .filter(({ parts }) => parts.length);
     const lines = shown.filter(({ parts }) => parts.some((part) => part.stage > 0));
-    const values = shown.flatMap(({ parts }) => parts.flatMap((part) => part.points.map((p) => p.y)));
+    const levels = before(shown);
+    const values = [...levels.keys(), ...shown.flatMap(({ parts }) => parts.flatMap((part) => part.points.map((p) => p.y)))];
     plot.replaceChildren();
-    if (!values.length) {
+    if (!shown.length) {
       geometry = null;
       plot.append(el("p", { class: "empty" }, state.on.size ? "None of the shown runs has logged this metric." : "No run is shown."));
       readout.hidden = true;
@@ -70,14 +71,34 @@ function startCurves(box) {
     const height = Math.round(Math.min(430, Math.max(270, width * 0.46)));
     const f = frame(width, height, [0, last], extent(values, 0.06), state.stage === "all" ? "Step" : `Step of stage ${state.stage}`);
     drawStages(f, lines);
+    drawBefore(f, levels);
     const order = [...shown].sort((a, b) => (a.i === state.strong) - (b.i === state.strong));
     for (const { i, run, parts } of order) drawRun(f, run, parts, i);
     const cursor = svg("g", { class: "cursor" });
     f.root.append(cursor);
     plot.append(f.root);
     const xs = [...new Set(lines.flatMap(({ parts }) => parts.flatMap((part) => part.points.map((p) => p.x))))].sort((a, b) => a - b);
-    geometry = { f, shown, cursor, xs };
+    geometry = { f, shown, cursor, xs, levels };
     read();
+  }
+
+  // The scores of the models before training, and the runs that have them.
+  function before(shown) {
+    const found = new Map();
+    for (const { run } of shown) {
+      const value = run.before[state.metric];
+      if (value !== undefined && value !== null) found.set(value, [...(found.get(value) || []), run]);
+    }
+    return found;
+  }
+
+  function drawBefore(f, levels) {
+    for (const [value, runs] of levels) {
+      const y = f.y(value), names = levels.size > 1 && runs.length === 1 ? `: ${runs[0].name}` : "";
+      f.root.append(
+        svg("line", { class: "before", x1: f.margin.left, x2: f.width - f.margin.right, y1: y, y2: y }),
+        svg("text", { class: "before", x: f.width - f.margin.right, y: y - 6, "text-anchor": "end" }, `before training${names}`));
+    }
   }
 
   function drawStages(f, lines) {
@@ -121,7 +142,7 @@ function startCurves(box) {
   // The values of the curves at the step under the cursor.
   function read() {
     if (!geometry) return;
-    const { f, shown, cursor, xs } = geometry;
+    const { f, shown, cursor, xs, levels } = geometry;
     cursor.replaceChildren();
     readout.hidden = state.at === null || !xs.length;
     if (readout.hidden) return;
@@ -141,6 +162,9 @@ function startCurves(box) {
     const rows = found.slice(0, 10).map(({ run, point, level }) => el("tr", {},
       el("th", { scope: "row" }, key(run), run.name), el("td", {}, number(point.y)),
       el("td", { class: "quiet" }, level ? "no training" : `${stages.length > 1 ? `stage ${point.stage}, ` : ""}step ${point.step}`)));
+    for (const value of levels.keys()) {
+      rows.push(el("tr", {}, el("th", { scope: "row", class: "quiet" }, "before training"), el("td", {}, number(value))));
+    }
     if (found.length > 10) rows.push(el("tr", {}, el("th", { class: "quiet" }, `and ${found.length - 10} more`)));
     readout.replaceChildren(el("table", {}, el("caption", {}, `Step ${x.toLocaleString("en")}`), el("tbody", {}, ...rows)));
     place(f.x(x), f.width);

@@ -1,95 +1,75 @@
-// A map of sentences: each a point, pairs joined by a line whose colour is the gold score.
+// A map of the user's sentences, before and after training. The colour of a point is its class or, without classes, how
+// many of its nearest neighbours are new.
 
 const STEPS = 5; // of the colour scale
+const CLASSES = [2, 0, 1, 4, 5, 3, 6, 8]; // colours of the most frequent classes, by their place in the palette
 
 function startMap(box) {
   const map = data.map;
-  if (!map) {
-    box.append(el("p", { class: "quiet" }, data.no_map));
-    return null;
-  }
-  const state = { model: 0, colour: "gold", pairs: "all", selected: null };
-  const pairsOf = map.points.map(() => []);
-  map.pairs.forEach(([a, b], i) => { pairsOf[a].push(i); if (a !== b) pairsOf[b].push(i); });
+  data.map_notes.forEach((note) => box.append(el("p", { class: map ? "note" : "quiet" }, note)));
+  if (!map) return null;
+  const state = { model: 0, side: "after", selected: null };
+  const classes = map.classes && frequent(map.classes);
   let width = 0, places = [], moving = 0;
 
   const models = select(map.models.map((m, i) => [i, data.runs[m.run].name]), 0, (v) => change({ model: Number(v) }));
+  const sides = segmented("Before or after training", [["before", "Before training"], ["after", "After training"]], "after",
+    (v) => change({ side: v }));
   const find = el("input", { type: "search", placeholder: "Find words", "aria-label": "Find sentences", on: { input: () => paint() } });
-  const controls = el("div", { class: "controls" },
-    labelled("Model", models),
-    labelled("Colour", select([["gold", "Gold score"], ["cosine", "Cosine"], ["error", "Error"]], "gold", (v) => change({ colour: v }))),
-    labelled("Pairs", select([["all", "All"], ["high", "Highest gold scores"], ["low", "Lowest gold scores"], ["wrong", "Worst"]], "all",
-      (v) => change({ pairs: v }))),
-    find);
+  const controls = el("div", { class: "controls" }, labelled("Model", models), sides, find);
   const about = el("p", { class: "about" });
-  const scale = el("div", { class: "scale", "aria-hidden": "true" });
+  const scale = el("div", { class: "scale" });
   const plot = el("div", { class: "plot", tabindex: "0", role: "group",
     "aria-label": "Map. Arrow keys go from sentence to sentence." });
   const panel = el("div", { class: "panel", "aria-live": "polite" });
-  box.append(el("div", { class: "card" }, controls, about,
+  box.prepend(el("div", { class: "card" }, controls, about,
     el("div", { class: "mapgrid" }, el("div", { class: "mapbox" }, plot, scale), panel)));
 
   const model = () => map.models[state.model];
+  const start = () => (model().before === null ? null : map.before[model().before]);
+  const side = () => (state.side === "before" && start()) || model().after;
+  const text = (i) => data.sentences[map.points[i]];
 
-  // Each pair's number on the scale from 0 to 1, and the pairs that are drawn.
-  function measure() {
-    const [low, high] = map.range;
-    const gold = map.pairs.map(([, , score]) => (score - low) / (high - low || 1));
-    const goldRank = ranks(map.pairs.map(([, , score]) => score));
-    const error = ranks(model().cosines).map((rank, i) => rank - goldRank[i]);
-    const value = { gold, cosine: model().cosines.map((c) => Math.max(0, c) / 100), error: error.map((e) => (e + 1) / 2) }[state.colour];
-    const size = Math.ceil(map.pairs.length / 5);
-    const by = (keys) => new Set(keys.map((k, i) => [k, i]).sort((a, b) => b[0] - a[0]).slice(0, size).map(([, i]) => i));
-    const drawn = { all: null, high: by(gold), low: by(gold.map((g) => -g)), wrong: by(error.map(Math.abs)) }[state.pairs];
-    return { value, error, drawn };
+  // The most frequent classes; each has a colour of its own.
+  function frequent(names) {
+    const counts = new Map();
+    for (const name of names) counts.set(name, (counts.get(name) || 0) + 1);
+    return [...counts].sort((a, b) => b[1] - a[1]).slice(0, CLASSES.length).map(([name]) => name);
   }
 
-  function ranks(values) {
-    const order = values.map((v, i) => i).sort((a, b) => values[a] - values[b]);
-    const found = Array(values.length);
-    for (let i = 0; i < order.length;) {
-      let j = i;
-      while (j < order.length && values[order[j]] === values[order[i]]) j++;
-      for (let k = i; k < j; k++) found[order[k]] = (i + j - 1) / 2 / Math.max(1, order.length - 1);
-      i = j;
+  function colour(i) {
+    if (classes) {
+      const place = classes.indexOf(map.classes[i]);
+      return place < 0 ? "f7" : `f${CLASSES[place]}`;
     }
-    return found;
+    return model().new ? `s${Math.min(STEPS - 1, Math.floor((model().new[i] / 100) * STEPS))}` : "f2";
   }
 
-  const step = (value) => Math.max(0, Math.min(STEPS - 1, Math.floor(value * STEPS)));
   const height = () => Math.round(Math.min(560, Math.max(300, width * 0.82)));
 
   // Where points go: as large as the box allows, with one scale for both directions.
   function target() {
-    const margin = 16, h = height(), xs = model().xy.map(([x]) => x), ys = model().xy.map(([, y]) => y);
+    const margin = 16, h = height(), xs = side().xy.map(([x]) => x), ys = side().xy.map(([, y]) => y);
     const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
     const size = Math.min((width - 2 * margin) / (right - left || 1), (h - 2 * margin) / (high - low || 1));
-    return model().xy.map(([x, y]) => [width / 2 + (x - (left + right) / 2) * size, h / 2 - (y - (low + high) / 2) * size]);
+    return side().xy.map(([x, y]) => [width / 2 + (x - (left + right) / 2) * size, h / 2 - (y - (low + high) / 2) * size]);
   }
 
   function paint() {
-    const { value, drawn } = measure();
     const words = find.value.trim().toLowerCase();
-    const found = words ? new Set(map.points.flatMap((s, i) => (data.sentences[s].toLowerCase().includes(words) ? [i] : []))) : null;
-    const lines = [], dots = [];
-    const near = state.selected === null ? [] : model().near[state.selected].map(([j]) => j);
-    map.pairs.forEach(([a, b], i) => {
-      if (drawn && !drawn.has(i)) return;
-      const own = state.selected !== null && (a === state.selected || b === state.selected);
-      lines.push(svg("line", { class: `pair s${step(value[i])}${own ? " own" : ""}`, x1: places[a][0], y1: places[a][1], x2: places[b][0], y2: places[b][1] }));
-    });
-    map.points.forEach((_, i) => {
-      const inPair = pairsOf[i].find((p) => !drawn || drawn.has(p));
+    const found = words ? new Set(map.points.flatMap((_, i) => (text(i).toLowerCase().includes(words) ? [i] : []))) : null;
+    const near = state.selected === null ? [] : side().near[state.selected].map(([j]) => j);
+    const dots = map.points.map((_, i) => {
       const hit = found && found.has(i);
-      const dim = (drawn && inPair === undefined) || (found && !hit);
-      const classes = ["point", `s${step(value[inPair ?? pairsOf[i][0]])}`, dim ? "dim" : "", hit ? "hit" : "",
-        near.includes(i) ? "near" : "", i === state.selected ? "selected" : ""];
-      dots.push(svg("circle", { class: classes.join(" "), cx: places[i][0], cy: places[i][1], r: i === state.selected ? 7 : hit ? 6 : 4.5, "data-i": i }));
+      const classes = ["point", colour(i), found && !hit ? "dim" : "", hit ? "hit" : "", near.includes(i) ? "near" : "",
+        i === state.selected ? "selected" : ""];
+      return svg("circle", { class: classes.join(" "), cx: places[i][0], cy: places[i][1], r: i === state.selected ? 7 : hit ? 6 : 4.5 });
     });
-    const chosen = near.map((j) => svg("line", { class: "nearline", x1: places[state.selected][0], y1: places[state.selected][1], x2: places[j][0], y2: places[j][1] }));
+    const lines = near.map((j) => svg("line", { class: "nearline", x1: places[state.selected][0], y1: places[state.selected][1], x2: places[j][0], y2: places[j][1] }));
     const front = (node) => /near|selected|hit/.test(node.getAttribute("class"));
     plot.replaceChildren(svg("svg", { width, height: height(), viewBox: `0 0 ${width} ${height()}`, class: "map", "aria-hidden": "true" },
-      ...lines, ...chosen, ...dots.filter((d) => !front(d)), ...dots.filter(front)));
+      ...lines, ...dots.filter((d) => !front(d)), ...dots.filter(front)));
+    sides.hidden = !start();
     about.textContent = describe();
     drawScale();
     drawPanel();
@@ -97,32 +77,46 @@ function startMap(box) {
 
   function describe() {
     const how = map.how === "tsne" ? "t-SNE, in which distances between groups mean little"
-      : `the two main components, ${Math.round(100 * model().shown)} % of the variance`;
-    const turned = map.models.length > 1 ? " Maps are turned to lie alike." : "";
-    return `${map.points.length} sentences of ${map.from}: ${how}. A line joins a pair.${turned}`;
+      : `the two main components, ${Math.round(100 * side().shown)} % of the variance`;
+    const changes = [];
+    if (classes) {
+      const now = `${model().after.same} % of the nearest neighbours of a sentence have its class`;
+      changes.push(start() ? `${now}; before training ${start().same} %` : now);
+    }
+    if (model().new) changes.push(`${Math.round(model().new.reduce((a, b) => a + b, 0) / model().new.length)} % of them are new`);
+    const turned = start() || map.models.length > 1 ? " Maps are turned to lie alike." : "";
+    const joined = changes.join(", and ").replace(/^(\d+ %) of them are/, "$1 of the nearest neighbours of a sentence are");
+    return `${map.points.length} sentences of ${map.from}: ${how}.${turned}${joined ? ` After training, ${joined}.` : ""}`;
   }
 
   function drawScale() {
-    const ends = { gold: [`gold ${plain(map.range[0])}`, plain(map.range[1])], cosine: ["cosine 0", "1"], error: ["too far", "too similar"] }[state.colour];
-    const cells = Array.from({ length: STEPS }, (_, i) => svg("rect", { class: `s${i}`, x: i * 22, y: 0, width: 20, height: 10, rx: 2 }));
-    scale.replaceChildren(el("span", {}, ends[0]), svg("svg", { viewBox: "0 0 108 10", width: 108, height: 10 }, ...cells), el("span", {}, ends[1]));
+    const sample = (name) => svg("svg", { viewBox: "0 0 10 10", width: 10, height: 10 }, svg("circle", { class: name, cx: 5, cy: 5, r: 5 }));
+    if (classes) {
+      const more = new Set(map.classes).size - classes.length;
+      scale.replaceChildren(...classes.map((name, i) => el("span", {}, sample(`f${CLASSES[i]}`), ` ${name}`)),
+        more > 0 ? el("span", {}, sample("f7"), ` ${more} more`) : "");
+    } else if (model().new) {
+      const cells = Array.from({ length: STEPS }, (_, i) => svg("rect", { class: `s${i}`, x: i * 22, y: 0, width: 20, height: 10, rx: 2 }));
+      scale.replaceChildren(el("span", {}, "neighbours: same"),
+        svg("svg", { viewBox: "0 0 108 10", width: 108, height: 10, "aria-hidden": "true" }, ...cells), el("span", {}, "new"));
+    } else scale.replaceChildren();
   }
 
   function drawPanel() {
     const i = state.selected;
     if (i === null) {
-      panel.replaceChildren(el("p", { class: "hint" }, "Choose a point to see its sentence, its pair and its nearest neighbours among all sentences, by the full vectors."));
+      panel.replaceChildren(el("p", { class: "hint" }, "Choose a point to see its sentence and its nearest neighbours, by the full vectors."));
       return;
     }
-    const go = (j, text, note) => el("li", {}, el("button", { type: "button", class: "sentence", on: { click: () => choose(j) } },
-      el("span", {}, text), el("small", {}, note)));
-    const pairs = pairsOf[i].map((p) => {
-      const [a, b, score] = map.pairs[p], other = a === i ? b : a;
-      return go(other, data.sentences[map.points[other]], `gold ${plain(score)}, cosine ${cosineText(model().cosines[p] / 100)}`);
-    });
-    const near = model().near[i].map(([j, c]) => go(j, data.sentences[map.points[j]], `cosine ${cosineText(c / 100)}`));
-    panel.replaceChildren(el("p", { class: "chosen" }, data.sentences[map.points[i]]),
-      el("h4", {}, "Paired with"), el("ul", {}, ...pairs), el("h4", {}, "Nearest"), el("ul", {}, ...near));
+    const go = (j, note) => el("li", {}, el("button", { type: "button", class: "sentence", on: { click: () => choose(j) } },
+      el("span", {}, text(j)), el("small", {}, note)));
+    const list = (title, rows, others) => [el("h4", {}, title), el("ul", {}, ...rows.map(([j, cosine]) =>
+      go(j, [`cosine ${cosineText(cosine / 100)}`, classes && map.classes[j], others && !others.some(([k]) => k === j) && "only here"]
+        .filter(Boolean).join(", "))))];
+    const after = model().after.near[i], before = start() && start().near[i];
+    panel.replaceChildren(el("p", { class: "chosen" }, text(i)), classes ? el("p", { class: "about" }, map.classes[i]) : "",
+      ...list(before ? "Nearest after training" : "Nearest", after, before),
+      ...(before ? list("Nearest before training", before, after) : []));
   }
 
   function choose(i) {
@@ -149,10 +143,9 @@ function startMap(box) {
   }
 
   function change(changes) {
-    const other = "model" in changes && changes.model !== state.model;
     Object.assign(state, changes);
     models.value = state.model;
-    other ? move() : paint();
+    move();
   }
 
   function nearest(x, y, among) {
@@ -194,14 +187,5 @@ function startMap(box) {
   onWidth(plot, (now) => { width = now; places = target(); paint(); });
 
   const modelOf = (run) => map.models.findIndex((m) => m.run === run);
-  return {
-    has: (run) => modelOf(run) >= 0,
-    show: (run) => change({ model: modelOf(run) }),
-    // Where on the map a pair of sentences is, for a run that has one.
-    place: (first, second, run) => {
-      const i = map.pairs.findIndex(([a, b]) => map.points[a] === first && map.points[b] === second);
-      return i < 0 || modelOf(run) < 0 ? null : i;
-    },
-    choosePair: (run, pair) => { change({ model: modelOf(run), pairs: "all", colour: "gold" }); choose(map.pairs[pair][0]); },
-  };
+  return { has: (run) => modelOf(run) >= 0, show: (run) => change({ model: modelOf(run) }) };
 }

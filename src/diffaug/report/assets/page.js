@@ -14,7 +14,7 @@ function startTheme() {
     for (const attribute of ["aria-label", "title"]) button.setAttribute(attribute, `Colours: ${theme}`);
   }
   button.addEventListener("click", () => {
-    // The first click switches away from the system.s colours, so that it has a visible effect.
+    // The first click switches away from the system's colours, so that it has a visible effect.
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const order = dark ? ["automatic", "light", "dark"] : ["automatic", "dark", "light"];
     theme = order[(order.indexOf(theme) + 1) % 3];
@@ -90,19 +90,13 @@ function startFinding(box) {
 }
 
 startTheme();
-const map = startMap(part("map"));
-const jump = (id) => document.getElementById(id).scrollIntoView({ behavior: still.matches ? "auto" : "smooth" });
-const pairs = startPairs(part("pairs"), {
-  place: (first, second, run) => (map ? map.place(first, second, run) : null),
-  go: (run, pair) => { map.choosePair(run, pair); jump("map"); },
-});
-const parts = { curves: startCurves(part("curves")), pairs, map };
+const parts = { curves: startCurves(part("curves")), pairs: startPairs(part("pairs")), map: startMap(part("map")) };
 
 document.querySelectorAll(".scroll").forEach(startFading);
 document.querySelectorAll(".scroll.tall").forEach(startFinding);
 document.querySelectorAll("table.sortable").forEach(startSorting);
 document.querySelectorAll("details.recipe[data-run]").forEach(startRecipe);
-document.querySelectorAll("i.key").forEach((mark) => mark.replaceWith(key(data.runs[mark.dataset.key])));
+document.querySelectorAll("i.key[data-key]").forEach((mark) => mark.replaceWith(key(data.runs[mark.dataset.key])));
 document.querySelectorAll("a[data-to]").forEach((link) => {
   const target = parts[link.dataset.to], run = Number(link.dataset.run);
   if (!target || !target.has(run)) link.remove();

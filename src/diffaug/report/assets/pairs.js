@@ -2,7 +2,7 @@
 
 const PAGE = 10;
 
-function startPairs(box, showOnMap) {
+function startPairs(box) {
   const sets = data.pairs.filter((set) => Object.values(set.runs).some((rows) => rows.length));
   if (!sets.length) {
     box.append(el("p", { class: "quiet" }, "There are no scored pairs to show: no run has dev or test pairs together with a model or similarities."));
@@ -39,10 +39,8 @@ function startPairs(box, showOnMap) {
   function item([first, second, gold, goldRank, cosine, rank, usual], set) {
     const error = rank - goldRank;
     const near = error > 0;
-    const map = showOnMap.place(first, second, state.run);
     return el("li", {},
-      el("div", { class: "sentences" }, el("p", {}, data.sentences[first]), el("p", {}, data.sentences[second]),
-        map === null ? null : el("button", { type: "button", class: "plain", on: { click: () => showOnMap.go(state.run, map) } }, "Show on the map")),
+      el("div", { class: "sentences" }, el("p", {}, data.sentences[first]), el("p", {}, data.sentences[second])),
       el("div", { class: "verdict" },
         el("p", { class: `error ${near ? "near" : "far"}` }, el("b", {}, near ? "too similar" : "too far"), ` by ${Math.abs(error)}`),
         track(goldRank, rank, near),

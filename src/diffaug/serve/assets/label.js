@@ -28,8 +28,9 @@ function sentence(text, i) {
   return el("div", { class: "sentence" }, title ? el("span", { class: "quiet" }, title) : null, text);
 }
 
-function answerButton(choice, listener, withKey) {
-  return el("button", { type: "button", "data-value": choice.value, on: { click: listener } }, choice.text, withKey ? el("kbd", {}, choice.key) : null);
+function answerButton(choice, listener, withKey, suggested) {
+  return el("button", { type: "button", "data-value": choice.value, class: suggested ? "suggested" : null, on: { click: listener } },
+    choice.text, withKey ? el("kbd", {}, choice.key) : null, suggested ? el("span", { class: "quiet" }, "suggested") : null);
 }
 
 function show(answer) {
@@ -46,7 +47,8 @@ function show(answer) {
     box.replaceChildren(
       el("h2", {}, info.prompt),
       ...question.texts.map(sentence),
-      el("div", { class: "answers" }, ...info.choices.map((choice) => answerButton(choice, () => give(choice.value), true))));
+      el("div", { class: "answers" }, ...info.choices.map(
+        (choice) => answerButton(choice, () => give(choice.value), true, choice.value === question.suggestion))));
   }
   byId("undo").disabled = answer.progress.mine === 0;
 }
@@ -128,6 +130,7 @@ function begin() {
   byId("welcome").hidden = true;
   byId("asking").hidden = false;
   byId("review").hidden = false;
+  byId("learning").hidden = !info.learning;
   const other = () => {
     localStorage.removeItem("annotator");
     location.reload();
@@ -156,6 +159,7 @@ async function start() {
   byId("name").addEventListener("keydown", (event) => event.key === "Enter" && setName());
   byId("undo").addEventListener("click", () => ask("/api/undo", {}));
   byId("review").addEventListener("toggle", () => byId("review").open && review());
+  byId("learning").addEventListener("toggle", lookAtLearning);
   document.addEventListener("keydown", onKey);
   if (annotator) begin();
   else {

@@ -49,8 +49,9 @@ function hitRow(hit) {
     el("span", { class: "score" }, score(hit.score)),
     el("div", {},
       el("p", {}, hit.sentence),
-      others.length ? el("p", { class: "quiet" }, others.map(([name, value]) => `${name}: ${value}`).join(" · ")) : null,
-      el("button", { type: "button", class: "small", on: { click: more } }, "More like this")));
+      el("div", { class: "row" },
+        el("button", { type: "button", class: "small", on: { click: more } }, "More like this"),
+        others.length ? el("p", { class: "quiet" }, others.map(([name, value]) => `${name}: ${value}`).join(" · ")) : null)));
 }
 
 async function search(exclude) {
@@ -79,7 +80,11 @@ async function start() {
   byId("about").textContent = info.corpus
     ? `${info.corpus.rows.toLocaleString("en")} sentences, ${info.models.map((model) => model.name).join(" and ")}`
     : "There is nothing to search: start the server with --index.";
-  if (!info.corpus) return;
+  if (!info.corpus) {
+    const paths = ["/v1/embeddings", "/similarity", "/health", "/metrics"];
+    byId("results").replaceChildren(el("div", {}, el("p", {}, "This server answers at:"), el("ul", {}, ...paths.map((path) => el("li", {}, el("code", {}, path))))));
+    return;
+  }
   filterControls();
   byId("form").hidden = false;
   byId("go").addEventListener("click", () => search(null));

@@ -6,8 +6,9 @@ import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -15,10 +16,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from diffaug.serve.label.formats import write_csv
+from diffaug.errors import DiffaugError
+from diffaug.serve.label.formats import csv_of, write_csv
 from diffaug.serve.label.kinds import SKIP, UNUSABLE
 from diffaug.serve.label.store import Store
 from diffaug.serve.web import ApiError, Limits, application, field, read_json, reply
+
+if TYPE_CHECKING:  # the page must open before torch is imported
+    from diffaug.serve.label.jobs import AdaptJobs
+    from diffaug.serve.label.refit import Refit
+    from diffaug.serve.label.suggestions import Suggester
 
 _EXPORT_SECONDS = 2.0
 _MAX_NAME = 60
@@ -26,7 +33,24 @@ _MAX_SHOWN = 200  # disagreements on the page
 _MAX_PAUSE = 300.0  # longer answers are pauses and do not count for the pace
 
 
-def create_label_app(store: Store, out: Path, title: str, limits: Limits) -> Starlette:
+@dataclass(frozen=True)
+class Background:
+    """What happens beside labelling; each may be missing.
+
+    Attributes:
+        refit: fits a linear head to the answers.
+        jobs: starts adapt.
+        suggester: asks a language model.
+    """
+
+    refit: Refit | None = None
+    jobs: AdaptJobs | None = None
+    suggester: Suggester | None = None
+
+
+def create_label_app(
+    store: Store, out: Path, title: str, limits: Limits, background: Background | None = None
+) -> Starlette:
     """The application.
 
     Args:
@@ -34,13 +58,14 @@ def create_label_app(store: Store, out: Path, title: str, limits: Limits) -> Sta
         out: the CSV file, which is written some seconds after an answer, and at the end.
         title: shown on the page, such as the name of the file of sentences.
         limits: of requests.
+        background: what happens beside labelling; its threads run as long as the application.
     """
-    return _Label(store, out, title, limits).app
+    return _Label(store, out, title, limits, background or Background()).app
 
 
 class _Label:
-    def __init__(self, store: Store, out: Path, title: str, limits: Limits) -> None:
-        self.store, self.out, self.title = store, out, title
+    def __init__(self, store: Store, out: Path, title: str, limits: Limits, background: Background) -> None:
+        self.store, self.out, self.title, self.background = store, out, title, background
         self.changed = True  # also at the start: the last server may have been killed before it wrote the file
         self.app = application(
             [
@@ -50,6 +75,8 @@ class _Label:
                 Route("/api/undo", self.undo, methods=["POST"]),
                 Route("/api/review", self.review),
                 Route("/api/settle", self.settle, methods=["POST"]),
+                Route("/api/learning", self.learning),
+                Route("/api/adapt", self.adapt, methods=["POST"]),
                 Route("/health", self.health),
             ],
             limits,
@@ -61,7 +88,12 @@ class _Label:
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
         writing = asyncio.create_task(self._write_regularly())
+        threads = [each for each in (self.background.refit, self.background.suggester) if each is not None]
+        for thread in threads:
+            thread.start()
         yield
+        for thread in threads:
+            await run_in_threadpool(thread.stop)
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
@@ -84,9 +116,9 @@ class _Label:
             {"value": UNUSABLE, "key": "b", "text": unusable.get(kind.name, "Both wrong")},
             {"value": SKIP, "key": "s", "text": "Skip"},
         ]
-        return reply(
-            {"title": self.title, "kind": kind.name, "prompt": kind.prompt, "fields": kind.fields, "choices": choices}
-        )
+        learning = self.background != Background()
+        about = {"title": self.title, "kind": kind.name, "prompt": kind.prompt, "fields": kind.fields}
+        return reply({**about, "choices": choices, "learning": learning})
 
     async def next(self, request: Request) -> Response:
         who = _annotator(await read_json(request))
@@ -126,6 +158,32 @@ class _Label:
         self.changed = True
         return await self.review(request)
 
+    async def learning(self, _: Request) -> Response:
+        def look() -> dict[str, Any]:
+            parts = self.background
+            return {
+                "refit": parts.refit and parts.refit.status(),
+                "adapt": parts.jobs and parts.jobs.status(),
+                "suggestions": parts.suggester and parts.suggester.status(),
+            }
+
+        return reply(await run_in_threadpool(look))
+
+    async def adapt(self, request: Request) -> Response:
+        action, jobs = field(await read_json(request), "action", str), self.background.jobs
+        if jobs is None or action not in ("start", "cancel"):
+            raise ApiError(400, "action must be start or cancel", param="action")
+        try:
+            if action == "start":
+                await run_in_threadpool(lambda: jobs.start(*csv_of(self.store)))
+            else:
+                await run_in_threadpool(jobs.cancel)
+        except DiffaugError as error:
+            raise ApiError(409, str(error)) from error
+        except OSError as error:
+            raise ApiError(500, f"adapt cannot be started: {error.strerror}") from error
+        return await self.learning(request)
+
     async def health(self, _: Request) -> Response:
         return reply({"status": "ok"})
 
@@ -138,7 +196,9 @@ class _Label:
     async def _question(self, who: str, find: Callable[[], tuple[int, tuple[str, ...]] | None]) -> Response:
         def look() -> dict[str, Any]:
             found = find()
-            question = None if found is None else {"id": found[0], "texts": found[1]}
+            question = None
+            if found is not None:
+                question = {"id": found[0], "texts": found[1], "suggestion": self.store.suggestion(found[0])}
             return {"question": question, "progress": self.store.progress(who)}
 
         return reply(await run_in_threadpool(look))

@@ -23,27 +23,38 @@ _PEOPLE = "annotators"
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "diffaug label")
 
 
-def write_csv(path: Path, store: Store) -> int:
-    """Write the decided questions as the CSV that `train` and `adapt` read, atomically; return their number."""
-    rows = store.rows()
+def csv_of(store: Store) -> tuple[str, int]:
+    """The decided questions as the CSV that `train` and `adapt` read, and their number."""
+    rows = store.table()
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([store.kind.columns, *rows])
+    csv.writer(text, lineterminator="\n").writerows(rows)
     # Half a surrogate pair, which JSON may contain, is not UTF-8.
-    write_text(path, text.getvalue().encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    return len(rows)
+    return text.getvalue().encode("utf-16", "surrogatepass").decode("utf-16", "replace"), len(rows) - 1
+
+
+def write_csv(path: Path, store: Store) -> int:
+    """Write the decided questions to a CSV file, atomically; return their number."""
+    text, count = csv_of(store)
+    write_text(path, text)
+    return count
 
 
 def export(path: Path, store: Store, format: Format) -> int:
     """Write all questions and answers for another tool; return the number of questions."""
     answered = {one.texts: one.answers for one in store.answered()}
-    records = [(texts, answered.get(texts, {})) for texts in sorted(store.known())]
+    suggested = store.suggestions()
     make = _task if format == "label-studio" else _record
-    made = [make(i, store.kind, texts, answers) for i, (texts, answers) in enumerate(records, start=1)]
+    made = [
+        make(i, store.kind, texts, answered.get(texts, {}), suggested.get(texts))
+        for i, texts in enumerate(sorted(store.known()), start=1)
+    ]
     write_text(path, json.dumps(made, indent=1) + "\n")
     return len(made)
 
 
-def _task(id: int, kind: Kind, texts: Sequence[str], answers: Mapping[str, str]) -> dict[str, Any]:
+def _task(
+    id: int, kind: Kind, texts: Sequence[str], answers: Mapping[str, str], suggested: str | None
+) -> dict[str, Any]:
     def result(value: str) -> dict[str, Any]:
         return {
             "from_name": _QUESTION,
@@ -55,16 +66,19 @@ def _task(id: int, kind: Kind, texts: Sequence[str], answers: Mapping[str, str])
     annotations = [{"result": [result(value)], "was_cancelled": False} for value in answers.values()]
     # Label Studio knows people by numbers of its own, so names are part of the data.
     data = {**dict(zip(kind.fields, texts, strict=True)), _PEOPLE: list(answers)}
-    return {"id": id, "data": data, "annotations": annotations}
+    predictions = [] if suggested is None else [{"result": [result(suggested)]}]
+    return {"id": id, "data": data, "annotations": annotations, "predictions": predictions}
 
 
-def _record(id: int, kind: Kind, texts: Sequence[str], answers: Mapping[str, str]) -> dict[str, Any]:
+def _record(
+    id: int, kind: Kind, texts: Sequence[str], answers: Mapping[str, str], suggested: str | None
+) -> dict[str, Any]:
     responses = [{"value": value, "user_id": str(uuid.uuid5(_NAMESPACE, who))} for who, value in answers.items()]
     return {
         "id": str(id),
         "fields": dict(zip(kind.fields, texts, strict=True)),
         "metadata": {},
-        "suggestions": {},
+        "suggestions": {} if suggested is None else {_QUESTION: {"value": suggested}},
         "responses": {_QUESTION: responses} if responses else {},
         "vectors": {},
     }

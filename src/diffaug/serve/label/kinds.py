@@ -67,6 +67,12 @@ class Kind:
             return (anchor, first, second) if value == "first" else (anchor, second, first)
         return (*texts, value)
 
+    def suggested(self, suggestion: str, value: str) -> str:
+        """A suggested answer in the exported file, beside the answer."""
+        if self.name == "triplets" and suggestion:
+            return "positive" if suggestion == value else "negative"  # the column it names
+        return suggestion
+
 
 def make_kind(name: str, classes: Sequence[str] = ()) -> Kind:
     """The kind of that name.

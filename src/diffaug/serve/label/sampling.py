@@ -1,6 +1,7 @@
 """Which questions to ask: pairs drawn evenly from bands of similarity, so that easy and hard ones both occur.
 
-Drawn at random, nearly all pairs of a corpus are unrelated, and their labels teach little.
+Drawn at random, nearly all pairs of a corpus are unrelated, and their labels teach little. Sentences that are asked for
+their class are chosen to represent all others (`design`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 from diffaug.data.read import open_source
 from diffaug.embedder import Embedder
 from diffaug.inference.runner import Vectors
+from diffaug.serve.label.design import choose, sentence_kernel
 from diffaug.serve.label.kinds import Kind
 from diffaug.serve.label.store import Store, same_text
 
 BANDS = 5
 _NEAR = 10  # most similar sentences of each sentence that are candidates, and as many random ones
 _MAX_SENTENCES = 20_000  # of a larger corpus, so many random ones are compared
+_MAX_CHOSEN_FROM = 4_000  # sentences among which those for classes are chosen
 _MAX_USES = 3  # questions that a sentence may occur in, as long as there are others
 _BLOCK = 256
 
@@ -92,7 +95,7 @@ def sample_questions(
     distinct = list({same_text(text): text for text in sentences if same_text(text) not in excluded}.values())
     texts = [distinct[i] for i in rng.permutation(len(distinct))]
     if kind.name == "classes":
-        return [Sampled((text,)) for text in texts if (text,) not in known][:count]
+        return [Sampled((text,)) for text in _representative(texts, embedder, count, {text for (text,) in known})]
     texts = texts[:_MAX_SENTENCES]
     if len(texts) < len(kind.fields) or count < 1:
         return []
@@ -118,6 +121,17 @@ def sample_questions(
                 found.append(Sampled(pair, float(cosines[row, column]), int(bands[row, column])))
                 break
     return [found[i] for i in rng.permutation(len(found))]
+
+
+def _representative(texts: Sequence[str], embedder: Embedder, count: int, known: set[str]) -> list[str]:
+    """Sentences that are typical of many others and differ from each other, the most useful first."""
+    asked = [text for text in texts if text in known]
+    new = [text for text in texts if text not in known]
+    some = [*asked, *new][: max(_MAX_CHOSEN_FROM, len(asked))]
+    if count < 1 or not new:
+        return []
+    chosen = choose(sentence_kernel(embedder.encode(some)), count, asked=range(len(asked)))
+    return [*(some[i] for i in chosen), *new[len(some) - len(asked) :]][:count]
 
 
 def _candidates(vectors: Vectors, rows: int, rng: np.random.Generator) -> tuple[np.ndarray, Vectors]:

@@ -41,6 +41,10 @@ CREATE TABLE settled (
     question INTEGER PRIMARY KEY REFERENCES questions, value TEXT NOT NULL, annotator TEXT NOT NULL, at REAL NOT NULL
 );
 """
+# Files of earlier versions have no such table. The value is empty if the model gave no answer that can be used.
+_SUGGESTIONS = (
+    "CREATE TABLE IF NOT EXISTS suggestions (question INTEGER PRIMARY KEY REFERENCES questions, value TEXT NOT NULL)"
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class Store:
         if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             for statement in _SCHEMA.split(";"):
                 self._db.execute(statement)
+            self._db.execute(_SUGGESTIONS)
             self._db.executemany("INSERT INTO about VALUES (?, ?)", about.items())
             return
         there = dict(self._db.execute("SELECT key, value FROM about"))
@@ -115,6 +120,7 @@ class Store:
             if missing := set(json.loads(there["classes"])) - {choice.value for choice in self.kind.choices}:
                 raise DiffaugError(f"{self.path} has the class {missing.pop()!r}; give it with --class too")
             self._db.execute("UPDATE about SET value = ? WHERE key = 'classes'", (about["classes"],))
+        self._db.execute(_SUGGESTIONS)
 
     def close(self) -> None:
         """Close the file."""
@@ -273,15 +279,71 @@ class Store:
                 found.append({"people": [a, b], "questions": len(shared), "kappa": kappa})
         return found
 
+    def suggestion_agreement(self) -> dict[str, Any]:
+        """How many answers were suggested, how many of these people have decided, and how often they agree."""
+        suggested = self.suggestions()
+        found = [
+            (suggested[one.texts], str(one.final(self.kind))) for one, _ in self._decided() if one.texts in suggested
+        ]
+        # The mean of two people's scores may lie between the answers.
+        agreed = sum(abs(float(a) - float(b)) < 1 if self.kind.name == "scores" else a == b for a, b in found)
+        return {"suggested": len(suggested), "decided": len(found), "agreed": agreed}
+
     def disputes(self) -> list[Answered]:
         """Questions on which people disagree and nobody has decided."""
         return [one for one in self.answered() if one.is_disputed(self.kind)]
 
+    def unsuggested(self, after: int = 0) -> tuple[int, tuple[str, ...]] | None:
+        """A question that has neither an answer nor a suggestion, the first after this one; None if there is none."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT id, texts FROM questions WHERE NOT excluded AND id NOT IN (SELECT question FROM suggestions) "
+                "AND id NOT IN (SELECT question FROM answers WHERE value != ?) ORDER BY id <= ?, id LIMIT 1",
+                (SKIP, after),
+            ).fetchone()
+        return None if row is None else (row[0], tuple(json.loads(row[1])))
+
+    def suggest(self, question: int, value: str) -> None:
+        """Store the answer that a model suggests; empty if it gave none."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO suggestions VALUES (?, ?)", (question, value))
+
+    def suggestions(self) -> dict[tuple[str, ...], str]:
+        """The suggested answers by the sentences of the question."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT q.texts, s.value FROM suggestions s JOIN questions q ON q.id = s.question "
+                "WHERE s.value != '' AND NOT q.excluded"
+            ).fetchall()
+        return {tuple(json.loads(texts)): value for texts, value in rows}
+
+    def suggestion(self, question: int) -> str | None:
+        """The suggested answer to a question."""
+        with self._lock:
+            row = self._db.execute("SELECT value FROM suggestions WHERE question = ?", (question,)).fetchone()
+        return row[0] or None if row is not None else None
+
     def rows(self) -> list[tuple[str, ...]]:
         """The labels, one row per decided question."""
-        decided = ((one.texts, one.final(self.kind)) for one in self.answered())
-        found = (self.kind.row(texts, value) for texts, value in decided if value is not None)
-        return [row for row in found if row is not None]
+        return [row for _, row in self._decided()]
+
+    def table(self) -> list[tuple[str, ...]]:
+        """The labels with a header; suggestions, if there are any, are the last column."""
+        suggested = self.suggestions()
+        if not suggested:
+            return [self.kind.columns, *self.rows()]
+        found = [
+            (*row, self.kind.suggested(suggested.get(one.texts, ""), str(one.final(self.kind))))
+            for one, row in self._decided()
+        ]
+        return [(*self.kind.columns, "suggestion"), *found]
+
+    def _decided(self) -> Iterator[tuple[Answered, tuple[str, ...]]]:
+        """The decided questions with their rows."""
+        for one in self.answered():
+            value = one.final(self.kind)
+            if value is not None and (row := self.kind.row(one.texts, value)) is not None:
+                yield one, row
 
 
 def same_text(text: str) -> str:
