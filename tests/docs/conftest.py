@@ -119,8 +119,12 @@ def in_little_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "train", train_shortly)
     monkeypatch.setattr("diffaug.adaptation.trials.train", train_shortly)
     monkeypatch.setattr("diffaug.cli.quickstart._TEST", "test.tsv")
+    from diffaug.adaptation import run as adaptation
     from diffaug.tuning import run as tuning
 
+    adapt: Callable[..., Any] = adaptation.adapt
+    for module in ("diffaug.adaptation", "diffaug.adaptation.run"):
+        monkeypatch.setattr(f"{module}.adapt", lambda *args, **options: adapt(*args, **{**options, "folds": 2}))
     tune: Callable[..., Any] = tuning.tune
     monkeypatch.setattr("diffaug.tuning.worker.train", train_shortly)
     monkeypatch.setattr(tuning, "tune", lambda *args, **options: tune(*args, **{**options, "trials": 1}))

@@ -26,6 +26,15 @@ def check_start(recipe: Recipe, folder: Path, resume: bool) -> None:
         DiffaugError: one of them is not so.
     """
     check_folder(folder, recipe, resume)
+    check_inputs(recipe)
+
+
+def check_inputs(recipe: Recipe) -> None:
+    """See that trackers are installed, and that files of data are there.
+
+    Raises:
+        DiffaugError: one of them is not so.
+    """
     check_trackers(recipe.loop.trackers)
     _check_files(recipe.data, ["nli", "dev", "test", *(["unlabelled"] if _reads_unlabelled(recipe) else [])])
 

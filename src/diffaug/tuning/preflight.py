@@ -8,7 +8,9 @@ from pathlib import Path
 
 from diffaug.config import Recipe
 from diffaug.errors import DiffaugError
-from diffaug.training.preflight import check_start
+from diffaug.files import check_output
+from diffaug.provenance import PROVENANCE
+from diffaug.training.preflight import check_inputs
 from diffaug.tuning.space import Search, Space, read_space
 
 REQUEST = "request.json"
@@ -31,8 +33,13 @@ def check_tuning(recipe: Recipe, search: Search, folder: Path, trials: int, work
         raise DiffaugError("tune needs scored pairs that choose the settings; set data.dev")
     if recipe.stage1 is None and recipe.stage2 is None:
         raise DiffaugError(f"the recipe {recipe.name!r} trains nothing; choose another recipe")
-    if folder.exists() and not (folder.is_dir() and ((folder / REQUEST).is_file() or not any(folder.iterdir()))):
+    check_output(folder)
+    if folder.exists() and not (folder.is_dir() and ((folder / REQUEST).is_file() or _is_new(folder))):
         raise DiffaugError(f"{folder} exists and is not a folder of tune; choose another folder")
-    if not (folder / REQUEST).exists():
-        check_start(recipe, folder, resume=False)
+    check_inputs(recipe)
     return space
+
+
+def _is_new(folder: Path) -> bool:
+    """Whether a folder is empty, but for what another process writes there just before the request."""
+    return all(path.name.startswith(".") or path.name == PROVENANCE for path in folder.iterdir())
