@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,7 @@ Array = NDArray[np.float32]
 
 # What cross-validation chooses from: the scale of the class means and the inverse strength of the penalty.
 _PENALTIES = ((30.0, 0.1), (30.0, 1.0), (30.0, 10.0), (0.0, 4.0), (0.0, 16.0), (0.0, 64.0))
-_FOLDS = 5
+_FOLDS, _FOLD_STEPS = 3, 50
 _PROTOTYPE_SCALE = 16.0  # of the cosines, before the softmax
 
 
@@ -82,12 +82,9 @@ class Classifier:
         if kind == "prototypes":
             weight, bias = _means(inputs, targets, shares, len(names)) * _PROTOTYPE_SCALE, torch.zeros(len(names))
         else:
-
-            def fit(rows: Tensor, mean_scale: float, c: float) -> tuple[Tensor, Tensor]:
-                return _regress(inputs[rows], targets[rows], shares[rows], len(names), mean_scale, c, tolerance)
-
-            penalty = (mean_scale, c) if c is not None else _choose_penalty(fit, inputs, targets)
-            weight, bias = fit(torch.arange(len(inputs)), *penalty)
+            if c is None:
+                mean_scale, c = _choose_penalty(inputs, targets, shares, len(names), tolerance)
+            weight, bias = _regress(inputs, targets, shares, len(names), mean_scale, c, tolerance)
         return cls(names, weight.float().numpy(), bias.float().numpy())
 
     def probabilities(self, vectors: Array) -> Array:
@@ -127,7 +124,14 @@ def _means(inputs: Tensor, targets: Tensor, shares: Tensor, classes: int) -> Ten
 
 
 def _regress(
-    inputs: Tensor, targets: Tensor, shares: Tensor, classes: int, mean_scale: float, c: float, tolerance: float
+    inputs: Tensor,
+    targets: Tensor,
+    shares: Tensor,
+    classes: int,
+    mean_scale: float,
+    c: float,
+    tolerance: float,
+    steps: int = 1000,
 ) -> tuple[Tensor, Tensor]:
     """The weights and the bias of logistic regression."""
     means = mean_scale * _means(inputs, targets, shares, classes)
@@ -135,7 +139,8 @@ def _regress(
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS(
         [change, bias],
-        max_iter=1000,
+        max_iter=steps,
+        history_size=10,
         tolerance_grad=tolerance,
         tolerance_change=1e-12,
         line_search_fn="strong_wolfe",
@@ -154,7 +159,7 @@ def _regress(
 
 
 def _choose_penalty(
-    fit: Callable[[Tensor, float, float], tuple[Tensor, Tensor]], inputs: Tensor, targets: Tensor
+    inputs: Tensor, targets: Tensor, shares: Tensor, classes: int, tolerance: float
 ) -> tuple[float, float]:
     """The penalty with the highest accuracy on held-out folds, among equals that with the smallest log loss."""
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
@@ -166,7 +171,8 @@ def _choose_penalty(
         right, loss = 0, 0.0
         for number in range(min(_FOLDS, len(inputs))):
             held = fold == number
-            weight, bias = fit((~held).nonzero()[:, 0], *penalty)
+            rest = inputs[~held], targets[~held], shares[~held]
+            weight, bias = _regress(*rest, classes, *penalty, tolerance, _FOLD_STEPS)
             logits = inputs[held] @ weight.T + bias
             right += int((logits.argmax(1) == targets[held]).sum())
             loss += float(F.cross_entropy(logits, targets[held], reduction="sum"))
