@@ -193,6 +193,15 @@ def test_names_of_files_reach_the_page_without_their_path(embedder: Embedder) ->
         assert "onerror" not in client.get("/").text
 
 
+def test_answers_are_sent_without_delay() -> None:
+    with (
+        web.listen("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_address_that_cannot_be_used_is_an_error() -> None:
     with web.listen("127.0.0.1", 0) as taken:
         with pytest.raises(DiffaugError, match="choose another --host or --port"):
