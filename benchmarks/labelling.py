@@ -35,7 +35,7 @@ from diffaug.adaptation.measure import held_out, statistic
 from diffaug.data.read import read_labelled
 from diffaug.data.records import Classes, Labelled, LabelledPairs, ScoredPairs
 from diffaug.models.classifier import Classifier
-from diffaug.serve.label.design import choose, pair_kernel, sentence_kernel
+from diffaug.serve.label.design import choose, sentence_kernel
 
 SIZES = (50, 100, 200, 350, 500, 1000)
 POOL, ASKABLE, BANDS = {"pairs": 2_000, "classes": 4_000}, 0.75, 5
@@ -45,6 +45,22 @@ DATA = ("stsb", "mrpc", "sick", "banking77")
 
 Vectors = np.ndarray
 Encode = Callable[[Sequence[str]], Vectors]
+
+
+def pair_kernel(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """(n, n): inner products of the gradients of the cosines of pairs with respect to a linear map, at the identity.
+
+    Args:
+        first, second: (n, width), the vectors of the pairs, of length 1.
+    """
+    cosines = np.einsum("nd,nd->n", first, second)
+    a, b, d = first @ first.T, first @ second.T, second @ second.T
+    c = b.T
+    kernel: np.ndarray = 2 * (a * d + b * c)
+    kernel -= 2 * cosines[None] * (a * c + b * d)
+    kernel -= 2 * cosines[:, None] * (a * b + c * d)
+    kernel += np.outer(cosines, cosines) * (a * a + b * b + c * c + d * d)
+    return kernel
 
 
 def read(name: str, data: Path) -> tuple[Labelled, Labelled]:

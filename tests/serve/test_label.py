@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -25,7 +23,7 @@ from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.serve.label.agreement import cohen_kappa
 from diffaug.serve.label.app import create_label_app
-from diffaug.serve.label.design import choose, pair_kernel
+from diffaug.serve.label.design import choose
 from diffaug.serve.label.formats import export, read_answers, write_csv
 from diffaug.serve.label.kinds import NAMES, SKIP, UNUSABLE, make_kind
 from diffaug.serve.label.sampling import BANDS, read_excluded, sample_questions
@@ -102,18 +100,6 @@ def test_sentences_of_dev_and_test_are_never_asked(
     found = sample_questions(corpus, embedder, kind_of(name), 100, known=set(), excluded=excluded)
     assert found
     assert not {same_text(text) for one in found for text in one.texts} & {same_text(text) for text in held_out}
-
-
-def test_pair_kernel_is_that_of_gradients() -> None:
-    rng = np.random.default_rng(0)
-    first, second = (F.normalize(torch.from_numpy(rng.normal(size=(6, 5))), dim=1) for _ in range(2))
-
-    def cosines(weight: torch.Tensor) -> torch.Tensor:
-        return F.cosine_similarity(first @ weight.T, second @ weight.T)
-
-    gradients = torch.autograd.functional.jacobian(cosines, torch.eye(5, dtype=torch.float64)).flatten(1)
-    found = pair_kernel(first.numpy(), second.numpy())
-    np.testing.assert_allclose(found, (gradients @ gradients.T).numpy(), atol=1e-9)
 
 
 @pytest.mark.parametrize("asked", [(), (3, 17)])

@@ -19,22 +19,6 @@ _NOISE = 1.0  # variance of an answer, in units of the mean variance of a candid
 _WIDTH = 0.5  # distance at which the similarity of sentences is 1 / e, in units of their mean distance
 
 
-def pair_kernel(first: Array, second: Array) -> Array:
-    """(n, n): inner products of the gradients of the cosines of pairs with respect to a linear map, at the identity.
-
-    Args:
-        first, second: (n, width), the vectors of the pairs, of length 1.
-    """
-    cosines = np.einsum("nd,nd->n", first, second)
-    a, b, d = first @ first.T, first @ second.T, second @ second.T
-    c = b.T
-    kernel: Array = 2 * (a * d + b * c)
-    kernel -= 2 * cosines[None] * (a * c + b * d)
-    kernel -= 2 * cosines[:, None] * (a * b + c * d)
-    kernel += np.outer(cosines, cosines) * (a * a + b * b + c * c + d * d)
-    return kernel
-
-
 def sentence_kernel(vectors: Array) -> Array:
     """(n, n): a similarity of sentences that falls quickly with their distance, as classes are small in their space.
 
