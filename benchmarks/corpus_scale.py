@@ -84,6 +84,17 @@ class Peak:
         self._thread.join()
 
 
+def figures(seconds: float, cpu: float, later: float, peak: float, held: float) -> dict[str, float]:
+    """What every side reports: the time to the first batch, the time of a later one, and memory."""
+    return {
+        "start_s": round(seconds, 2),
+        "start_cpu_s": round(cpu, 2),
+        "batch_ms": round(1000 * later / (BATCHES - 1), 2),
+        "peak_mb": round(peak, 1),
+        "held_mb": round(held, 1),
+    }
+
+
 def run_side(side: str, text: str) -> None:
     """In the new process."""
     if side in THEIRS:
@@ -112,11 +123,7 @@ def run_side(side: str, text: str) -> None:
         batches += [sampler.batch(i) for i in range(1, BATCHES)]
     later = time.perf_counter() - start - seconds
     result = {
-        "start_s": round(seconds, 2),
-        "start_cpu_s": round(cpu, 2),
-        "batch_ms": round(1000 * later / (BATCHES - 1), 2),
-        "peak_mb": round(peak.value - before, 1),
-        "held_mb": round(allocated() - before, 1),
+        **figures(seconds, cpu, later, peak.value - before, allocated() - before),
         "distinct": len(examples),
         "token_ids_sha256": hashlib.sha256(repr([batch.examples for batch in batches]).encode()).hexdigest(),
     }
@@ -145,14 +152,7 @@ def run_datasets(text: str) -> None:
             start_row = batch * BATCH_SIZE % (len(rows) - BATCH_SIZE)
             tokenizer(rows[order[start_row : start_row + BATCH_SIZE]]["text"], **options)
     later = time.perf_counter() - start - seconds
-    result = {
-        "start_s": round(seconds, 2),
-        "start_cpu_s": round(cpu, 2),
-        "batch_ms": round(1000 * later / (BATCHES - 1), 2),
-        "peak_mb": round(peak.value - before, 1),
-        "held_mb": round(allocated() - before, 1),
-    }
-    print(json.dumps(result))
+    print(json.dumps(figures(seconds, cpu, later, peak.value - before, allocated() - before)))
 
 
 def measure(side: str, text: Path) -> dict[str, Any]:

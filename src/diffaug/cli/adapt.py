@@ -10,6 +10,7 @@ import typer
 
 from diffaug.cli.columns import Columns, parse_columns
 from diffaug.cli.engine import Engine
+from diffaug.cli.interruption import resumable
 
 Model = Annotated[str, typer.Argument(help="A finished embedding model: a folder or hub name.")]
 Labels = Annotated[str, typer.Option("--labels", "-l", metavar="FILE", help="Your labels, of any kind.")]
@@ -56,9 +57,8 @@ def adapt(
 
     from diffaug.adaptation import adapt as run
     from diffaug.tabular import rich_table
-    from diffaug.training.loop import TrainingInterrupted
 
-    try:
+    with resumable(out):
         result = run(
             model,
             labels,
@@ -73,9 +73,6 @@ def adapt(
             engine=engine,
             report=_reporter(quiet),
         )
-    except (TrainingInterrupted, KeyboardInterrupt) as interrupted:
-        typer.secho(f"interrupted; the same command continues in {out}", err=True)
-        raise typer.Exit(128 + getattr(interrupted, "signal", 2)) from None
     console = Console()
     console.print(rich_table(result.table(), console.width))
     typer.echo(result.verdict)

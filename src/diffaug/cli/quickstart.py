@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffaug.cli.interruption import resumable
+
 if TYPE_CHECKING:
     from diffaug.data import ScoredPairs
     from diffaug.embedder import Embedder
@@ -45,14 +47,10 @@ def quickstart(
     from diffaug.embedder import Embedder
     from diffaug.report import build
     from diffaug.tabular import rich_table
-    from diffaug.training.loop import TrainingInterrupted
     from diffaug.training.run import train
 
-    try:
+    with resumable(out):
         model = train("quickstart", out, resume=out.exists()).model
-    except TrainingInterrupted as interrupted:
-        typer.secho("interrupted; the same command continues", err=True)
-        raise typer.Exit(128 + interrupted.signal) from None
     test = read_scored_pairs(_TEST)
     before, after = Embedder.from_pretrained(), Embedder.from_pretrained(model)
     console = Console()

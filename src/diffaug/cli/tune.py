@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from diffaug.cli.interruption import resumable
 from diffaug.cli.plugins import Plugins
 from diffaug.config import load_recipe
 
@@ -47,15 +48,11 @@ def tune(
     from rich.console import Console
 
     from diffaug.tabular import rich_table
-    from diffaug.training.loop import TrainingInterrupted
     from diffaug.tuning.run import tune as run
 
     report = None if quiet else lambda line: typer.echo(line, err=True)
-    try:
+    with resumable(out):
         result = run(settings, search, out, trials=trials, workers=workers, prune=prune, report=report)
-    except (TrainingInterrupted, KeyboardInterrupt) as interrupted:
-        typer.secho(f"interrupted; the same command continues in {out}", err=True)
-        raise typer.Exit(128 + getattr(interrupted, "signal", 2)) from None
     console = Console()
     console.print(rich_table(result.table(), console.width))
     typer.echo(result.verdict)

@@ -78,7 +78,10 @@ def tune(
         trials: how many settings to try; fewer if there are fewer combinations.
         workers: processes on this machine; each takes one GPU where there are several.
         prune: end a trial whose score is below the median of the others at the same point of training.
-        nli, unlabelled, dev, test: data to use instead of the recipe's, as `train` takes it.
+        nli: labelled data to use instead of the recipe's, as `train` takes it.
+        unlabelled: likewise, raw sentences.
+        dev: likewise, scored pairs that choose.
+        test: likewise, scored pairs that report.
         report: called with lines on the progress.
 
     Raises:
