@@ -61,14 +61,14 @@ class _Search:
 
     def run_default(self) -> float:
         """The dev score of the default settings, before all trials: they may share its first stage."""
-        new = not (self._task.default_folder / SUMMARY).exists()
+        if (self._task.default_folder / SUMMARY).exists():
+            return self._worker.run_default()
         self._pool.submit(None)
         while not (found := self._wait()):
             pass
         score = found[0][1].score
         assert score is not None  # other ends are errors
-        if new:
-            self._say(f"default settings: {score:.2f}")
+        self._say(f"default settings: {score:.2f}")
         return score
 
     def run_trials(self) -> None:
