@@ -27,6 +27,7 @@ from experiments.grid_work import ABOUT, plan_of, quick_cell, task_folder
 from safetensors.numpy import load_file
 
 from diffaug import DiffaugError, Embedder, TuneResult, adapt, tune
+from diffaug import cluster as cluster_module
 from diffaug.adaptation import candidates
 from diffaug.cluster import WorkerPool
 from diffaug.config import Recipe, change_recipe
@@ -171,7 +172,7 @@ def test_a_grid_that_is_stopped_goes_on(
     running = threading.Event()
 
     def stop() -> None:
-        while not list(grid.folder.glob("cells/*/progress.json")):
+        while not list(grid.folder.glob("cells/*/metrics.jsonl")):
             time.sleep(0.05)
         os.kill(os.getpid(), 15)
         running.set()
@@ -280,10 +281,31 @@ def test_a_tune_that_loses_a_node(cluster: Any, tuned: Recipe, tmp_path: Path, m
     assert first[-1] == second[0] == ("2", "3")
 
 
+# Trials that are not finished before they are stopped.
+SLOW = """
+import os
+import time
+
+from diffaug.training.loop import Loop
+
+step = Loop._step
+
+
+def slow(loop, *rest):
+    if loop.context.folder.parent.name == "trials":
+        time.sleep(float(os.environ["DIFFAUG_SLOW"]))
+    return step(loop, *rest)
+
+
+Loop._step = slow
+"""
+
+
 def test_a_tune_that_is_stopped_goes_on(
     cluster: Any, tuned: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "plugin.py").write_text("")
+    (tmp_path / "plugin.py").write_text(SLOW)
+    monkeypatch.setenv("DIFFAUG_SLOW", "0.1")
     search = {"stage2.learning_rate": [0.0003, 0.001, 0.003]}
     recipe = change_recipe(tuned, ["stage2.steps=300", "loop.eval_every=150", "loop.save_minutes=10"])
     out, stopping = tmp_path / "out", threading.Event()
@@ -301,6 +323,7 @@ def test_a_tune_that_is_stopped_goes_on(
     assert list(out.glob("trials/*/checkpoints/*"))
     assert [path for path in out.glob(".trial-*.lock") if "worker" not in path.name] == []
     # It goes on without the cluster, too.
+    monkeypatch.setenv("DIFFAUG_SLOW", "0")
     assert [trial.end for trial in tune(recipe, search, out).trials] == ["complete"] * 4
 
 
@@ -417,9 +440,12 @@ def test_an_encode_whose_cluster_loses_its_head(
         calls.append(shard)
         if len(calls) == 2:
             cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+            time.sleep(2)  # longer than the patience: the workers could finish without the head
 
     with monkeypatch.context() as patch:
         patch.setattr(Manifest, "add", kill_head)
+        patch.setattr(cluster_module, "_LOOK", 0.2)
+        patch.setattr(cluster_module, "_PATIENCE", 1.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with pytest.raises(DiffaugError, match=r"has lost its head node .* the same command goes on"):
