@@ -14,7 +14,7 @@ import numpy as np
 from diffaug.data.columns import Columns
 from diffaug.data.labels import Label
 from diffaug.data.read import read_labelled, read_sentences
-from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, Triplets
+from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, Triplets, normal
 from diffaug.data.table import Source
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -116,7 +116,7 @@ def mine_hard_negatives(
     corpus = list(dict.fromkeys(own if text is None else read_sentences(text)))
     place: dict[str, list[int]] = {}
     for i, sentence in enumerate(corpus):
-        place.setdefault(_key(sentence), []).append(i)
+        place.setdefault(normal(sentence), []).append(i)
     documents = embedder.encode(corpus)
     anchors = list(dict.fromkeys(anchor for anchor, _ in pairs))
     number = {anchor: i for i, anchor in enumerate(anchors)}
@@ -132,7 +132,7 @@ def mine_hard_negatives(
     for start in range(0, len(anchors), step):
         block = queries[start : start + step] @ documents.T
         for anchor, scores, given in zip(anchors[start:], block, positives[start:], strict=False):
-            excluded = [i for key in belongs[_key(anchor)] for i in place.get(key, ())]
+            excluded = [i for key in belongs[normal(anchor)] for i in place.get(key, ())]
             ranked = _nearest(scores, excluded, rules.range_max)
             for positive in given:
                 low = -np.inf if rules.min_score is None else rules.min_score
@@ -164,9 +164,9 @@ def _pairs(data: Labelled) -> tuple[list[tuple[str, str]], dict[str, set[str]]]:
             members.setdefault(name, []).append(sentence)
         pairs = []
         for group in members.values():
-            keys = {_key(sentence) for sentence in group}
+            keys = {normal(sentence) for sentence in group}
             for sentence in group:
-                belongs.setdefault(_key(sentence), set()).update(keys)
+                belongs.setdefault(normal(sentence), set()).update(keys)
             pairs += list(zip(group, group[1:] + group[:1], strict=True)) if len(group) > 1 else []
         return pairs, belongs
     if isinstance(data, PositivePairs):
@@ -177,7 +177,7 @@ def _pairs(data: Labelled) -> tuple[list[tuple[str, str]], dict[str, set[str]]]:
         raise DiffaugError(f"{data.kind} do not say which sentences belong together; give pairs that match, or classes")
     for first, second in dict.fromkeys(pairs):
         for a, b in ((first, second), (second, first)):
-            belongs.setdefault(_key(a), {_key(a)}).add(_key(b))
+            belongs.setdefault(normal(a), {normal(a)}).add(normal(b))
     return list(dict.fromkeys(pairs)), belongs
 
 
@@ -189,7 +189,3 @@ def _nearest(scores: np.ndarray, excluded: Iterable[int], count: int) -> list[in
     nearest = np.argpartition(-scores, count - 1)[:count]
     nearest = nearest[np.argsort(-scores[nearest], kind="stable")]
     return [int(i) for i in nearest if np.isfinite(scores[i])]
-
-
-def _key(sentence: str) -> str:
-    return " ".join(sentence.casefold().split())

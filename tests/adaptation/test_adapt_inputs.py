@@ -52,7 +52,7 @@ BAD = {
     "all scores equal": (_equal_scores, "every score is 3"),
     "one kind of pairs": (_all_same, "have 40 pairs that are the same and 0 that differ; at least 5"),
     "a sentence in two classes": (_two_classes, "contradict each other: 'THE DOG IS IN THE NEWS.' is both 'dog' and"),
-    "a pair same and different": (_same_and_different, "are both 'not_entailment' and 'entailment'"),
+    "a pair same and different": (_same_and_different, "are both 'different' and 'same'"),
     "a positive that is a negative": (_positive_and_negative, "are both 'negative' and 'positive'"),
 }
 

@@ -78,7 +78,9 @@ def test_labelled_pairs_without_triplets(tmp_path: Path) -> None:
     assert "--recipe adapt-diffaug" in str(report), "it needs no triplets"
     report = check(file(tmp_path, "b.csv", "premise,hypothesis,label", "a,b,1", "c,d,1"))
     assert not report.usable
-    assert "unusable: both entailments and contradictions (or pairs labelled not_entailment) are needed" in str(report)
+    assert "unusable: both entailments and contradictions (or pairs labelled same and pairs labelled different)" in str(
+        report
+    )
 
 
 def test_scored_pairs(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_from_a_foreign_file_to_a_run(tmp_path: Path, tiny_bert: Path, monkeypat
     runner = CliRunner()
     third = runner.invoke(app, second)
     assert third.exit_code == 0, third.output
-    assert "entailment: 3 (50.0 %)" in third.output
+    assert "same: 3 (50.0 %)" in third.output
     assert "the sentences seem to be German" in third.output
     command = third.output.splitlines()[-1]
     small = " ".join(f"--set {stage}.steps=1 --set {stage}.batch_size=4" for stage in ("stage1", "stage2"))
