@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ import numpy as np
 
 from diffaug.data.columns import Columns
 from diffaug.data.labels import Label
-from diffaug.data.read import read_labelled, read_sentences
+from diffaug.data.read import LabelNames, read_labelled, read_sentences
 from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, Triplets, normal
 from diffaug.data.table import Source
 from diffaug.embedder import Embedder
@@ -46,6 +47,9 @@ class NegativeRules:
     relative_margin: float | None = 0.05
 
     def __post_init__(self) -> None:
+        for name in ("max_score", "min_score", "absolute_margin", "relative_margin"):
+            if (value := getattr(self, name)) is not None and not math.isfinite(value):
+                raise DiffaugError(f"{name} must be a finite number, got {value}")
         if not 0 <= self.range_min < self.range_max:
             raise DiffaugError(
                 f"range_min must be at least 0 and below range_max, got {self.range_min} and {self.range_max}"
@@ -76,6 +80,8 @@ def mine_hard_negatives(
     relative_margin: float | None = 0.05,
     seed: int = 0,
     columns: Columns | None = None,
+    label_names: LabelNames | None = None,
+    text_column: str | int | None = None,
 ) -> Triplets:
     """Add hard negatives to pairs that belong together, or to sentences with a class.
 
@@ -97,6 +103,8 @@ def mine_hard_negatives(
         relative_margin: see above.
         seed: of the random choice.
         columns: which column of the labels is what, if the names are not the usual ones.
+        label_names: what unusual labels of pairs mean; see `diffaug.data.read.read_labelled_pairs`.
+        text_column: the column of the text with the sentences, if the name is not the usual one.
 
     Returns:
         the triplets, in the order of the anchors. Pairs without a negative that fits are left out; the log counts them.
@@ -108,12 +116,13 @@ def mine_hard_negatives(
     if num_negatives < 1:
         raise DiffaugError(f"num_negatives must be at least 1, got {num_negatives}")
     embedder = model if isinstance(model, Embedder) else Embedder.from_pretrained(model)
-    data = labels if isinstance(labels, Labelled) else read_labelled(labels, columns)
+    data = labels if isinstance(labels, Labelled) else read_labelled(labels, columns, labels=label_names)
     pairs, belongs = _pairs(data)
     if not pairs:
         raise DiffaugError(f"these {len(data):,} {data.kind} have no two sentences that belong together")
     own = (sentence for column in data.texts() for sentence in column)
-    corpus = list(dict.fromkeys(own if text is None else read_sentences(text)))
+    text_columns = None if text_column is None else {"sentence": text_column}
+    corpus = list(dict.fromkeys(own if text is None else read_sentences(text, text_columns)))
     place: dict[str, list[int]] = {}
     for i, sentence in enumerate(corpus):
         place.setdefault(normal(sentence), []).append(i)

@@ -141,3 +141,25 @@ def test_the_command_reports_an_error_in_one_line(tiny_bert: Path, tmp_path: Pat
 def test_every_kind_is_read() -> None:
     for make in KINDS.values():
         assert len(read_inputs(make(), None, None, None, 10, 0, print).labelled) >= 40
+
+
+def test_other_names_of_labels_and_columns_and_bad_rows() -> None:
+    names = {"same": "ja", "different": "nein"}
+    rows = [{**row, "label": names[row["label"]]} for row in same_or_different()]
+    text = [{"Nr": i, "Betreff": sentence} for i, sentence in enumerate(["One.", "Two.", " "])]
+    with pytest.raises(DiffaugError, match="the label '(ja|nein)' is unknown"):
+        read_inputs(rows, None, None, None, 10, 0, print)
+    inputs = read_inputs(
+        [*rows, {**rows[0], "sentence1": ""}],
+        text,
+        None,
+        None,
+        10,
+        0,
+        print,
+        label_names={"ja": "same", "nein": "different"},
+        text_column="Betreff",
+        on_bad="skip",
+    )
+    assert len(inputs.labelled) == len(rows)
+    assert inputs.text == ["One.", "Two."]

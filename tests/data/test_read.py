@@ -218,7 +218,7 @@ def test_read_nli_of_each_kind_and_of_none(tmp_path: Path) -> None:
     assert isinstance(read_nli([{"premise": "a", "hypothesis": "b", "label": 1}]), LabelledPairs)
     columns = {"premise": "x", "hypothesis": "y", "label": "z"}
     assert isinstance(read_nli([{"x": "a", "y": "b", "z": 1}], columns), LabelledPairs)
-    nothing = "neither triplets nor labelled or positive pairs"
+    nothing = r"holds no labels that are recognised \(diffaug data check proposes columns\)"
     with pytest.raises(DiffaugError, match=f"{nothing}; as triplets: .*; as labelled pairs: "):
         read_nli([{"premise": "Hello there.", "author": "me", "year": 1999}], {"label": "mood", "negative": "tone"})
     # Two columns of three are there: what triplets would need is beside the point.

@@ -12,7 +12,8 @@ import numpy as np
 from diffaug.adaptation.folds import Indices, split_folds
 from diffaug.data.columns import Columns
 from diffaug.data.decisive import check_decisive
-from diffaug.data.read import read_labelled, read_sentences
+from diffaug.data.problems import OnBad
+from diffaug.data.read import LabelNames, read_labelled, read_sentences
 from diffaug.data.records import Classes, Labelled, normal
 from diffaug.data.sampling import draw
 from diffaug.data.table import Source
@@ -68,6 +69,10 @@ def read_inputs(
     most_text: int,
     seed: int,
     report: Callable[[str], None],
+    *,
+    label_names: LabelNames | None = None,
+    text_column: str | int | None = None,
+    on_bad: OnBad = "error",
 ) -> Inputs:
     """Read and check everything.
 
@@ -76,22 +81,27 @@ def read_inputs(
         most_text: the number of unlabelled sentences that are used; of more, a random part is drawn.
         seed: of that draw.
         report: called with what the user should know.
+        label_names: what unusual labels of pairs mean.
+        text_column: the column of the text with the sentences, if the name is not the usual one.
+        on_bad: what to do with rows that cannot be used.
 
     Raises:
         DiffaugError: the data cannot decide anything.
     """
     files: dict[str, dict[str, str]] = {}
     with record_reads() as files["labels"]:
-        labelled = _read(labels, columns, "the labels")
+        labelled = read_labelled(labels, columns, on_bad, label_names)
+        check_decisive(labelled, "the labels")
     held = None
     if dev is not None:
         with record_reads() as files["dev"]:
-            held = _read(dev, columns, "the dev labels")
+            held = read_labelled(dev, columns, on_bad, label_names)
+            check_decisive(held, "the dev labels")
         _check_dev(labelled, held, report)
     raw: list[str] = []
     if text is not None:
         with record_reads() as files["text"]:
-            sentences = read_sentences(text)
+            sentences = read_sentences(text, None if text_column is None else {"sentence": text_column}, on_bad)
         known = {normal(cell) for part in (labelled, held) if part is not None for cell in _cells(part)}
         raw = [sentence for sentence in dict.fromkeys(sentences) if normal(sentence) not in known]
         if len(raw) > most_text:
@@ -103,12 +113,6 @@ def read_inputs(
 
 def _cells(labelled: Labelled) -> Iterable[str]:
     return (cell for column in labelled.texts() for cell in column)
-
-
-def _read(source: Source, columns: Columns | None, what: str) -> Labelled:
-    labelled = read_labelled(source, columns)
-    check_decisive(labelled, what)
-    return labelled
 
 
 def _check_dev(labelled: Labelled, held: Labelled, report: Callable[[str], None]) -> None:

@@ -209,7 +209,7 @@ def _advice(source: Source, columns: Columns | None, layout: Layout | None) -> l
                 f"say what each of the {len(values)} labels means: diffaug data check ... --label LABEL=MEANING (same, "
                 "different, entailment, neutral or contradiction)"
             ]
-        if layout is None and not columns:
+        if not columns and (layout is None or layout.refusal is not None):
             return [
                 f"by their content, the columns may be {kind.value}; if so, type: "
                 + other_command("diffaug data check", str(source), mapping)
@@ -277,10 +277,12 @@ def _describe_classes(data: Classes, report: DataReport, source: str) -> list[st
     sizes = Counter(data.classes).most_common()
     report.add("classes", summary(data), *(f"{quoted(name)}: {count:,}" for name, count in sizes[:5]))
     _add_lengths(report, data.sentences)
-    _add_repeats(report, _judged(data), len(data), "sentences", "classes")
-    if len(sizes) < 2:
+    judged = _judged(data)
+    _add_repeats(report, judged, len(data), "sentences", "classes")
+    usable = Counter(name for names in judged.values() if len(names) == 1 for name in names)
+    if sum(count > 1 for count in usable.values()) < 2:
         report.usable = False
-        return ["unusable: at least two classes are needed"]
+        return ["unusable: at least two classes with two sentences each are needed"]
     if single := [name for name, count in sizes if count == 1]:
         report.add("odd", f"{len(single):,} classes have only one sentence, for example {quoted(single[0])}")
     return [_use("nli", source, "stage 1 and stage 2 of adapt-diffaug and adapt-simcse")]

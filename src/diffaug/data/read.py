@@ -119,7 +119,8 @@ def read_labelled(
     layouts, errors = find_layouts(table, kinds, columns)
     if not layouts:
         raise LayoutError(
-            f"{table.name} holds neither triplets nor labelled or positive pairs; {_nearest(errors)}",
+            f"{table.name} holds no labels that are recognised (diffaug data check proposes columns); "
+            f"{_nearest(errors)}",
             errors[Kind.TRIPLETS].missing,
         )
     layout = next(iter(layouts.values()))
