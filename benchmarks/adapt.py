@@ -1,14 +1,18 @@
 """`diffaug adapt` beside its peers, on the same labels: scores on test sets that none of them has seen.
 
-    python benchmarks/adapt.py --model all-MiniLM-L6-v2 --data data --out benchmarks/results/adapt.json
+    python benchmarks/adapt.py --model all-MiniLM-L6-v2 --data data --out benchmarks/results/adapt.json --jobs 14
 
-`--data` is a folder with `intents/` (BANKING77), `sts/`, `transfer/MRPC/` and `nli/`. A result that is in the file
-already is not computed again, so the work can be done in parts: `--only stsb-300 --ways adapt --draws 3 --seconds 180`.
+`--data` is a folder with `intents/` (BANKING77), `sts/`, `transfer/` (MRPC, MR, SST, TREC) and `nli/`. A result that
+is in the file already is not computed again, so the work can be done in parts: `--only stsb-300 --ways adapt`.
 
-Ways: `untouched`; `logistic` (logistic regression of scikit-learn on the vectors); `adapt` and `adapt-text` (with the
-data set's training sentences as unlabelled text); `mnrl`, `cosent` and `triplets` (sentence-transformers' losses
-MultipleNegativesRanking, CoSENT and BatchAllTriplet with the steps, batches and learning rate of our recipes); `setfit`
-(needs an environment of its own: run this script with that Python and `--ways setfit`; it does not import diffaug).
+Ways: `untouched` (pairs alone); `logistic` (logistic regression of scikit-learn on the vectors, its penalty chosen by
+cross-validation); `adapt` and `adapt-text` (with the data set's training sentences as unlabelled text), which also
+score every candidate on the test set; `mnrl`, `cosent` and `triplets` (sentence-transformers' losses
+MultipleNegativesRanking, CoSENT and BatchAllTriplet, with the steps and batches of our recipes and the learning rates
+in `RATES`); `setfit` (its own defaults, at most `--setfit-steps` steps; it needs the package `setfit`).
+
+`--dev` scores on other rows than the test sets: all learning rates, ours and theirs, were chosen on these among 2e-5,
+5e-5 and 1e-4.
 """
 
 from __future__ import annotations
@@ -17,12 +21,15 @@ import argparse
 import csv
 import json
 import lzma
+import os
 import random
-import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +39,16 @@ from common import machine
 Rows = list[tuple[Any, ...]]
 Encode = Callable[[Sequence[str]], np.ndarray]
 
-STEPS, BATCH, RATE = 200, 128, 2e-5  # those of the adapt recipes
+STEPS, BATCH = 200, 128  # those of the adapt recipes
+RATES = {
+    ("triplets", "classes"): 2e-5,
+    ("cosent", "scored"): 5e-5,
+    ("cosent", "same"): 2e-5,
+    ("mnrl", "same"): 1e-4,
+    ("mnrl", "triplets"): 2e-5,
+}
 WAYS = {
-    "classes": ("untouched", "adapt", "adapt-text", "triplets", "setfit"),
+    "classes": ("logistic", "adapt", "adapt-text", "triplets", "setfit"),
     "scored": ("untouched", "adapt", "cosent"),
     "same": ("untouched", "adapt", "cosent", "mnrl"),
     "triplets": ("untouched", "adapt", "mnrl"),
@@ -78,17 +92,72 @@ def load(name: str, draw: int, data: Path) -> Case:
             pool, test = pool[: len(pool) // 2], pool[len(pool) // 2 :]
         return Case("scored", rng.sample(pool, min(count, len(pool))), {"test": test})
     if family == "mrpc":
-        parts = []
+        pairs = []
         for part in ("train", "test"):
             lines = _tsv(data / f"transfer/MRPC/msr_paraphrase_{part}.txt")[1:]
-            parts.append([(first, second, int(label)) for label, _, _, first, second in lines])
-        return Case("same", rng.sample(parts[0], min(count, len(parts[0]))), {"test": parts[1]})
+            pairs.append([(first, second, int(label)) for label, _, _, first, second in lines])
+        return Case("same", rng.sample(pairs[0], min(count, len(pairs[0]))), {"test": pairs[1]})
+    if family in ("sst2", "trec", "mr"):
+        pool, parts = _classes(family, data)
+        return Case("classes", _draw_classes(pool, count, rng), parts, [text for text, _ in pool])
     if family == "nli":
         with lzma.open(data / "nli/triplets.csv.xz", "rt", encoding="utf-8", newline="") as file:
             pool = [tuple(row) for row in list(csv.reader(file))[1:]]
         files = [*sorted((data / "sts").glob("STS1*.tsv")), data / "sts/STSB.test.tsv", data / "sts/SICK.trial.tsv"]
-        return Case("triplets", rng.sample(pool, count), {path.stem: _scored(path) for path in files})
+        tests: dict[str, Rows] = {}
+        for path in files:  # the pairs of a year are one task
+            tests.setdefault(path.name.split(".")[0], []).extend(_scored(path))
+        return Case("triplets", rng.sample(pool, count), tests)
     raise SystemExit(f"unknown data set {family!r}")
+
+
+def _classes(family: str, data: Path) -> tuple[Rows, dict[str, Rows]]:
+    """The training and the test sentences of a data set of SentEval, with their classes."""
+    folder = data / "transfer"
+    if family == "sst2":
+        train, test = (_tsv(folder / f"SST/binary/sentiment-{part}") for part in ("train", "test"))
+        return [(text.strip(), label) for text, label in train], {"test": [(text, label) for text, label in test]}
+    if family == "trec":
+        parts = []
+        for name in ("train_5500.label", "TREC_10.label"):
+            lines = (folder / "TREC" / name).read_text("latin-1").splitlines()
+            parts.append([(text, label.split(":")[0]) for label, text in (line.split(" ", 1) for line in lines)])
+        return parts[0], {"test": parts[1]}
+    rows = []
+    for name in ("neg", "pos"):
+        lines = (folder / f"MR/rt-polarity.{name}").read_text("latin-1").splitlines()
+        rows += [(line.strip(), name) for line in lines]
+    random.Random(0).shuffle(rows)  # there is no published split: 2,000 sentences are the test set
+    return rows[2000:], {"test": rows[:2000]}
+
+
+def _draw_classes(pool: Rows, count: int, rng: random.Random) -> Rows:
+    """``count`` distinct sentences at random, at least two of each class."""
+    labels: dict[str, str] = {}
+    for text, label in pool:
+        labels.setdefault(text, label)
+    order = rng.sample(sorted(labels.items()), len(labels))
+    first = [row for name in sorted(set(labels.values())) for row in [row for row in order if row[1] == name][:2]]
+    rest = [row for row in order if row not in set(first)]
+    return first + rest[: count - len(first)]
+
+
+def dev_sets(name: str, case: Case, data: Path) -> dict[str, Rows]:
+    """Rows to choose settings on: none is in a test set or among the labels."""
+    family, used = name.rsplit("-", 1)[0], {tuple(row[:2]) for row in case.rows}
+    if family == "banking77":
+        return {"test": [(text, label) for label, text in _tsv(data / "intents/banking77.valid.tsv")]}
+    if family == "sst2":
+        return {"test": [(text, label) for text, label in _tsv(data / "transfer/SST/binary/sentiment-dev")]}
+    if family == "stsb":
+        return {"test": _scored(data / "sts/STSB.dev.tsv")}
+    if family == "nli":
+        files = ("STSB.dev", "STSB.train", "SICK.train")
+        return {name: _scored(data / f"sts/{name}.tsv") for name in files}
+    whole = f"{family}-4000"  # all training pairs
+    pool = _classes(family, data)[0] if family in ("trec", "mr") else load(whole, 0, data).rows
+    rest = [row for row in pool if tuple(row[:2]) not in used]
+    return {"test": random.Random(0).sample(rest, min(2000, len(rest)))}
 
 
 def _tsv(path: Path) -> list[list[str]]:
@@ -113,19 +182,27 @@ def score_pairs(encode: Encode, case: Case) -> float:
     return 100 * float(np.mean(found))
 
 
-def score_classes(encode: Encode, case: Case) -> float:
+def score_classes(embedder: Any, case: Case) -> float:
+    """The accuracy of a model with a classifier."""
+    texts, labels = zip(*case.tests["test"], strict=True)
+    return 100 * float(np.mean(np.array(embedder.predict(list(texts))) == np.array(labels)))
+
+
+def logistic_score(encode: Encode, case: Case) -> float:
     """The accuracy of logistic regression on the vectors."""
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegressionCV
 
     texts, labels = zip(*case.rows, strict=True)
-    classifier = LogisticRegression(C=16, max_iter=1000).fit(encode(texts), labels)
+    folds = min(3, min(Counter(labels).values()))
+    classifier = LogisticRegressionCV(Cs=(0.25, 1, 4, 16, 64), cv=folds, max_iter=500)
+    classifier.fit(encode(texts), labels)
     texts, labels = zip(*case.tests["test"], strict=True)
     return 100 * float(classifier.score(encode(texts), labels))
 
 
 def score(encode: Encode, case: Case) -> float:
     """The score of vectors."""
-    return score_classes(encode, case) if case.kind == "classes" else score_pairs(encode, case)
+    return logistic_score(encode, case) if case.kind == "classes" else score_pairs(encode, case)
 
 
 def untouched(model: str, case: Case, draw: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -136,8 +213,11 @@ def untouched(model: str, case: Case, draw: int, options: argparse.Namespace) ->
 
 
 def adapt(model: str, case: Case, draw: int, options: argparse.Namespace, text: bool = False) -> dict[str, Any]:
-    """`diffaug.adapt`, and its saved model or, if it says "do not train", the model as it is."""
+    """`diffaug.adapt`: the score of what it saves, or of the model as it is, and those of all candidates."""
     import diffaug
+    from diffaug.adaptation.candidates import SPREADING, UNTOUCHED, candidates, cheap, trained
+    from diffaug.adaptation.inputs import most_text, read_inputs
+    from diffaug.adaptation.trials import Trials
 
     names = {
         "classes": ("text", "label"),
@@ -148,28 +228,33 @@ def adapt(model: str, case: Case, draw: int, options: argparse.Namespace, text: 
     rows = [dict(zip(names, row, strict=True)) for row in case.rows]
     if case.kind == "same":
         rows = [{**row, "label": "same" if row["label"] else "different"} for row in rows]
+    raw = case.text if text else None
+
+    def score_of(embedder: diffaug.Embedder) -> float:
+        return score_classes(embedder, case) if case.kind == "classes" else score_pairs(embedder.encode, case)
+
     with tempfile.TemporaryDirectory() as folder:
-        result = diffaug.adapt(
-            model,
-            rows,
-            Path(folder) / "out",
-            text=case.text if text else None,
-            seed=draw,
-            only=options.candidates,
-            report=lambda line: print("   ", line, file=sys.stderr, flush=True),
-        )
-        embedder = diffaug.Embedder.from_pretrained(result.model or model)
-    if case.kind == "classes":
-        texts, labels = zip(*case.tests["test"], strict=True)
-        found = 100 * float(np.mean(np.array(embedder.predict(list(texts))) == np.array(labels)))
-    else:
-        found = score(embedder.encode, case)
+        result = diffaug.adapt(model, rows, Path(folder) / "out", text=raw, seed=draw, only=options.candidates)
+        found = {result.chosen: score_of(diffaug.Embedder.from_pretrained(result.model or model))}
+        start = diffaug.Embedder.from_pretrained(model)
+        on_gpu = start.device.type != "cpu"
+        inputs = read_inputs(rows, raw, None, None, most_text(on_gpu), draw, lambda line: None)
+        scores = {row.name: row.score for row in result.rows}
+        helps = scores[SPREADING] > scores[UNTOUCHED] if SPREADING in scores else None
+        known = candidates(inputs, start.encoder, on_gpu)
+        for candidate in [*cheap(known, options.candidates), *trained(known, options.candidates, helps, on_gpu)]:
+            if candidate.name not in found and (candidate.changes_model or case.kind == "classes"):
+                fresh = diffaug.Embedder.from_pretrained(model)
+                trials = Trials(Path(folder) / "others", model, fresh, inputs.text, draw)
+                found[candidate.name] = score_of(trials.finished(candidate, inputs.labelled))
     return {
-        "score": found,
+        "score": found[result.chosen],
         "chosen": result.chosen,
         "verdict": result.verdict,
         "rows": [row.to_dict() for row in result.rows],
+        "candidates": found,
         "forecast": result.forecast and result.forecast.to_dict(),
+        "adapt_seconds": round(result.seconds, 1),
     }
 
 
@@ -198,7 +283,7 @@ def _batches(case: Case, draw: int) -> Iterator[Rows]:
         del waiting[:size]
 
 
-def sentence_transformers(loss_name: str) -> Callable[..., dict[str, Any]]:
+def sentence_transformers(way: str, loss_name: str) -> Callable[..., dict[str, Any]]:
     """Training with a loss of sentence-transformers."""
 
     def run(model: str, case: Case, draw: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -210,14 +295,15 @@ def sentence_transformers(loss_name: str) -> Callable[..., dict[str, Any]]:
         if loss_name == "MultipleNegativesRankingLoss" and case.kind == "same":
             case = Case(case.kind, [row for row in case.rows if row[-1]], case.tests)
         loss = getattr(losses, loss_name)(trained)
-        optimiser = torch.optim.AdamW(trained.parameters(), lr=RATE)
+        rate = options.rate or RATES[way, case.kind]
+        optimiser = torch.optim.AdamW(trained.parameters(), lr=rate)
         warmup = options.steps // 10
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimiser,
             lambda step: min((step + 1) / max(1, warmup), (options.steps - step) / max(1, options.steps - warmup)),
         )
         trained.train()
-        for step, rows in zip(range(options.steps), _batches(case, draw), strict=False):
+        for _, rows in zip(range(options.steps), _batches(case, draw), strict=False):
             columns = list(zip(*rows, strict=True))
             values = columns.pop() if case.kind != "triplets" else [0.0] * len(rows)
             if case.kind == "classes":
@@ -233,8 +319,6 @@ def sentence_transformers(loss_name: str) -> Callable[..., dict[str, Any]]:
             torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
             optimiser.step()
             schedule.step()
-            if step % 50 == 0:
-                print(f"    step {step}", file=sys.stderr, flush=True)
         trained.eval()
         return {"score": score(lambda texts: trained.encode(list(texts), normalize_embeddings=True), case)}
 
@@ -247,13 +331,16 @@ def _tokens(model: Any, texts: list[str]) -> dict[str, Any]:
 
 
 def setfit(model: str, case: Case, draw: int, options: argparse.Namespace) -> dict[str, Any]:
-    """SetFit with its own defaults."""
+    """SetFit with its own defaults: it learns from all pairs of sentences, here from at most so many steps of them."""
     from datasets import Dataset  # type: ignore[import-untyped]
     from setfit import SetFitModel, Trainer, TrainingArguments
 
     texts, labels = zip(*case.rows, strict=True)
+    same = sum(size * (size - 1) // 2 for size in Counter(labels).values())
+    pairs = 2 * max(same, len(labels) * (len(labels) - 1) // 2 - same)  # it repeats the rarer kind
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(output_dir=folder, seed=draw, max_steps=options.setfit_steps)
+        steps = options.setfit_steps if pairs > 16 * options.setfit_steps else -1
+        arguments = TrainingArguments(output_dir=folder, seed=draw, max_steps=steps, report_to="none")
         trainer = Trainer(
             SetFitModel.from_pretrained(model),
             arguments,
@@ -262,23 +349,35 @@ def setfit(model: str, case: Case, draw: int, options: argparse.Namespace) -> di
         trainer.train()
     texts, labels = zip(*case.tests["test"], strict=True)
     found = [str(name) for name in trainer.model.predict(list(texts))]
-    return {"score": 100 * float(np.mean(np.array(found) == np.array(labels)))}
+    return {"score": 100 * float(np.mean(np.array(found) == np.array(labels))), "whole": steps == -1}
 
 
 RUNS: dict[str, Callable[..., dict[str, Any]]] = {
     "untouched": untouched,
+    "logistic": untouched,
     "adapt": adapt,
     "adapt-text": adapt_text,
-    "mnrl": sentence_transformers("MultipleNegativesRankingLoss"),
-    "cosent": sentence_transformers("CoSENTLoss"),
-    "triplets": sentence_transformers("BatchAllTripletLoss"),
+    "mnrl": sentence_transformers("mnrl", "MultipleNegativesRankingLoss"),
+    "cosent": sentence_transformers("cosent", "CoSENTLoss"),
+    "triplets": sentence_transformers("triplets", "BatchAllTripletLoss"),
     "setfit": setfit,
 }
 CASES = [
     *("banking77-5", "banking77-10"),
-    *(f"{family}-{count}" for family in ("stsb", "sick", "mrpc") for count in (50, 300, 1000)),
-    "nli-300",
+    *(f"{family}-{n}" for family in ("trec", "sst2", "mr", "stsb", "sick", "mrpc", "nli") for n in (50, 300, 1000)),
 ]
+
+
+def run(task: tuple[str, int, str], options: argparse.Namespace) -> dict[str, Any]:
+    """One result; in a process of a pool."""
+    name, draw, way = task
+    case = load(name, draw, options.data)
+    if options.dev:
+        case.tests = dev_sets(name, case, options.data)
+    begin = time.monotonic()
+    found = RUNS[way](options.model, case, draw, options)
+    seconds = round(time.monotonic() - begin, 1)
+    return {"case": name, "draw": draw, "way": way, "labels": len(case.rows), **found, "seconds": seconds}
 
 
 def main() -> None:
@@ -287,35 +386,58 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=CASES, metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--ways", nargs="*", choices=list(RUNS), help="default: all but setfit")
+    parser.add_argument("--ways", nargs="*", choices=list(RUNS), help="default: all")
     parser.add_argument("--candidates", nargs="*", help="of adapt; default: all")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--first-draw", type=int, default=0)
+    parser.add_argument("--dev", action="store_true", help="score on dev sets, to choose settings")
     parser.add_argument("--steps", type=int, default=STEPS, help="of sentence-transformers")
-    parser.add_argument("--setfit-steps", type=int, default=-1, help="default: as SetFit chooses")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing new after this time")
+    parser.add_argument("--rate", type=float, help="learning rate of sentence-transformers")
+    parser.add_argument("--setfit-steps", type=int, default=1000, help="the most steps of SetFit")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     options = parser.parse_args()
-    begin = time.monotonic()
+    deadline = time.monotonic() + options.seconds
     record = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {"results": []}
     done = {(r["case"], r["draw"], r["way"]) for r in record["results"]}
-    for name in options.only:
-        for draw in range(options.first_draw, options.first_draw + options.draws):
-            case = load(name, draw, options.data)
-            ways = options.ways or [way for way in WAYS[case.kind] if way != "setfit"]
-            for way in ways:
-                if (name, draw, way) in done or way not in WAYS[case.kind]:
-                    continue
-                if time.monotonic() - begin > options.seconds:
-                    raise SystemExit("time is up; the same command continues")
-                start = time.monotonic()
-                found = RUNS[way](options.model, case, draw, options)
-                entry = {"case": name, "draw": draw, "way": way, "labels": len(case.rows), **found}
-                record["results"].append({**entry, "seconds": round(time.monotonic() - start, 1)})
-                record["command"] = "python benchmarks/adapt.py --model MODEL --data DATA --out FILE"
-                record["model"] = Path(options.model).name
-                record.setdefault("machines", {})[way] = machine(("torch", "transformers"))
+    draws = range(options.first_draw, options.first_draw + options.draws)
+    kinds = {name: load(name, 0, options.data).kind for name in options.only}
+    tasks = [
+        (name, draw, way)
+        for draw in draws
+        for name in options.only
+        for way in WAYS[kinds[name]]
+        if way in (options.ways or WAYS[kinds[name]]) and (name, draw, way) not in done
+    ]
+    record["command"] = "python benchmarks/adapt.py --model MODEL --data DATA --out FILE"
+    record["model"] = Path(options.model).name
+    record.setdefault("machines", {}).update({way: machine(("torch", "transformers")) for _, _, way in tasks})
+    # One thread per process: several processes share the cores.
+    with get_context("spawn").Pool(options.jobs, initializer=_one_thread) as pool:
+        for entry in pool.imap_unordered(partial(_attempt, options=options), tasks):
+            if "error" not in entry:
+                record["results"].append(entry)
                 options.out.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-                print(f"{name} draw {draw} {way}: {found['score']:.2f} {found.get('chosen', '')}", flush=True)
+            print(
+                *(entry.get(key, "") for key in ("case", "draw", "way", "score", "chosen", "seconds", "error")),
+                flush=True,
+            )
+            if time.monotonic() > deadline:
+                print("time is up; the same command continues", flush=True)
+                os._exit(0)  # the processes end with this one; terminating them would wait for their training
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _attempt(task: tuple[str, int, str], options: argparse.Namespace) -> dict[str, Any]:
+    try:
+        return run(task, options)
+    except Exception as error:  # one failure must not end the others
+        return dict(zip(("case", "draw", "way"), task, strict=True)) | {"error": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":

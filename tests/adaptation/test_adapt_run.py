@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from adaptation.adapt_data import KINDS, STATEMENTS, classes, scored, unlabelled
 from typer.testing import CliRunner
 
@@ -29,7 +30,8 @@ def prefer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_every_kind_from_labels_to_a_result(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     result = adapt(tiny_bert, KINDS[kind](), tmp_path / "out", folds=2, more=50, report=lines.append)
-    names = ["as it is", *([] if kind == "classes" else ["linear map"]), "SimCSE", "DiffAug"]
+    trained = ["SimCSE", "SimCSE, averaged", "DiffAug", "DiffAug, averaged"]
+    names = ["as it is", *([] if kind == "classes" else ["linear map"]), *trained]
     assert [row.name for row in result.rows] == names
     assert all(0 <= row.score <= 100 for row in result.rows if kind != "scored")
     assert result.forecast is not None
@@ -57,6 +59,54 @@ def test_the_saved_model_predicts(name: str, tiny_bert: Path, tmp_path: Path, mo
     assert np.mean(right) > 0.5  # of eight classes
     same = Embedder.from_pretrained(tiny_bert).encode(STATEMENTS)
     assert np.allclose(embedder.encode(STATEMENTS), same, atol=1e-5) == (name != "self-training")
+
+
+def test_averaged_weights_are_the_mean_and_need_no_training_of_their_own(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from diffaug.adaptation import trials
+
+    train, calls = trials.train, []
+    monkeypatch.setattr(trials, "train", lambda *args, **options: calls.append(args) or train(*args, **options))
+    saved, only = {}, ["DiffAug", "DiffAug, averaged"]
+    for name in only:
+        prefer(monkeypatch, name)
+        result = adapt(tiny_bert, scored(), tmp_path / name, folds=2, only=only)
+        assert [row.name for row in result.rows] == ["as it is", *only]
+        assert result.model is not None
+        saved[name] = Embedder.from_pretrained(result.model).encoder.state_dict()
+    assert len(calls) == 2 * (2 + 1)  # for each of the two results two folds and all labels
+    start = Embedder.from_pretrained(tiny_bert).encoder.state_dict()
+    shared = [name for name in saved["DiffAug"] if name in start]
+    assert len(shared) < len(saved["DiffAug"])  # the prefixes are new
+    for name, weight in saved["DiffAug, averaged"].items():
+        expected = (saved["DiffAug"][name] + start[name]) / 2 if name in shared else saved["DiffAug"][name]
+        torch.testing.assert_close(weight, expected)
+    assert any(not torch.equal(saved["DiffAug"][name], start[name]) for name in shared)
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_text_is_used_to_train_only_where_it_helps(
+    helps: bool, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here neighbours have the same class; with labels at random, text is of no use."""
+    rows = classes()
+    if not helps:
+        labels = np.random.default_rng(0).permutation([row["label"] for row in rows])
+        rows = [{**row, "label": str(label)} for row, label in zip(rows, labels, strict=True)]
+    lines: list[str] = []
+    result = adapt(tiny_bert, rows, tmp_path / "out", text=unlabelled(), folds=2, report=lines.append)
+    scores = {row.name: row.score for row in result.rows}
+    assert (scores["label spreading"] > scores["as it is"]) == helps
+    assert ("self-training" in scores) == helps
+    assert ("SimCSE" in scores) != helps
+    assert any("unlabelled text is not used to train" in line for line in lines) != helps
+
+
+def test_text_is_reported_where_it_cannot_be_used(tiny_bert: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    adapt(tiny_bert, scored(), tmp_path / "out", text=unlabelled(), folds=2, only=[], report=lines.append)
+    assert "unlabelled text is not used to train: it helps with classes only" in lines
 
 
 def test_a_chosen_linear_map_is_the_last_layer(

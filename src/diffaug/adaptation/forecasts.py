@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffaug.adaptation.candidates import UNTOUCHED, Candidate, candidates, named
+from diffaug.adaptation.candidates import LINEAR, SPREADING, UNTOUCHED, Candidate, candidates, check_names, trained
 from diffaug.adaptation.folds import Indices, nested_subset
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
 from diffaug.adaptation.measure import measure_name, statistic
-from diffaug.adaptation.trials import Trials
+from diffaug.adaptation.trials import Trials, text_helps
 from diffaug.data.columns import Columns
 from diffaug.data.records import Classes
 from diffaug.data.table import Source
@@ -107,7 +107,8 @@ def forecast(
         dev: labels to score on, instead of cross-validation.
         columns: names of the columns, where they are not the usual ones.
         candidate: the name of one of the candidates of `adapt`. Default: one that does not train the encoder and takes
-            seconds: with classes label spreading if there is text, otherwise a classifier; with pairs the linear map.
+            seconds: with classes label spreading if there is text that helps, otherwise a classifier; with pairs the
+            linear map.
         seed: of folds, draws and training.
         report: called with lines on the progress.
 
@@ -118,11 +119,16 @@ def forecast(
     on_gpu = start.device.type != "cpu"
     inputs = read_inputs(labels, text, dev, columns, most_text(on_gpu), seed, report)
     known = candidates(inputs, start.encoder, on_gpu)
-    # By default the last that takes seconds.
-    chosen = [each for each in known if not each.trains][-1] if candidate is None else named([candidate], known)[-1]
-    splits = inputs.splits(_TRAINED_FOLDS if chosen.trains else _FOLDS, seed)
+    check_names(known, [candidate] if candidate else [])
+    trains = any(each.trains and each.name == candidate for each in known)
+    splits = inputs.splits(_TRAINED_FOLDS if trains else _FOLDS, seed)
     with tempfile.TemporaryDirectory(prefix="diffaug-") as work:
         trials = Trials(Path(work), os.fspath(model), start, inputs.text, seed)
+        helps = text_helps(trials, inputs, splits, known)
+        if candidate is None:
+            candidate = LINEAR if not isinstance(inputs.labelled, Classes) else SPREADING if helps else UNTOUCHED
+        tried = [*known, *trained(known, [candidate], helps, on_gpu)]
+        chosen = next((each for each in reversed(tried) if each.name == candidate), known[0])
         return forecast_candidate(trials, inputs, splits, chosen, more, report)
 
 

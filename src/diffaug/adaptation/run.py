@@ -8,16 +8,26 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diffaug.adaptation.candidates import Candidate, candidates, named
+from diffaug.adaptation.candidates import (
+    SPREADING,
+    UNTOUCHED,
+    Candidate,
+    candidates,
+    cheap,
+    check_names,
+    learns,
+    trained,
+)
 from diffaug.adaptation.folds import Indices
 from diffaug.adaptation.forecasts import Forecast, forecast_candidate
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
 from diffaug.adaptation.measure import Outcomes, measure_name, statistic
 from diffaug.adaptation.result import AdaptResult, Row, choose, compare_all, verdict
-from diffaug.adaptation.trials import Fit, Trials, fit_here, fit_on_ray
+from diffaug.adaptation.trials import Fit, Trials, fit_here, fit_on_ray, text_helps
 from diffaug.cluster import Engine, check_engine
 from diffaug.data.columns import Columns
 from diffaug.data.records import Classes, summary
@@ -29,6 +39,9 @@ from diffaug.provenance import RunProvenance, device_name
 
 MODEL, RESULT = "model", "adapt.json"
 _WORK, _REQUEST = "work", "request.json"
+
+Measured = dict[str, tuple[list[Outcomes], float]]
+"""By candidate, what it does in each fold, and the seconds this takes."""
 
 
 def adapt(
@@ -62,7 +75,7 @@ def adapt(
         columns: names of the columns, where they are not the usual ones.
         folds: number of parts.
         more: the number of additional labels of the forecast.
-        only: names of the candidates to try, besides the untouched model; None: all.
+        only: names of the candidates to try, besides the untouched model and label spreading; None: the default.
         seed: of folds and training.
         engine: ``"ray"`` fits the candidates to the folds on the nodes of a Ray cluster, which must share ``out``.
         report: called with lines on the progress.
@@ -79,7 +92,9 @@ def adapt(
     start = Embedder.from_pretrained(name)
     on_gpu = start.device.type != "cpu"
     inputs = read_inputs(labels, text, dev, columns, most_text(on_gpu), seed, report)
-    tried = named(only, candidates(inputs, start.encoder, on_gpu))
+    known = candidates(inputs, start.encoder, on_gpu)
+    check_names(known, only or [])
+    tried = cheap(known, only)
     used = RunProvenance.now(device_name(start.device), inputs.files, {"model": start.fingerprint()})
     request = {"folds": folds, "seed": seed, "only": only and list(only), "data": inputs.digest()}
     with _claimed(folder, request, used):
@@ -87,7 +102,14 @@ def adapt(
         splits = inputs.splits(folds, seed)
         held = f"{len(inputs.held):,} dev labels" if inputs.held is not None else f"{len(splits)} held-out folds"
         report(f"{summary(inputs.labelled)}; {measure_name(inputs.labelled)} on {held}")
-        rows = compare_all(inputs.labelled, _measure(trials, inputs, splits, tried, engine, report))
+        measured = _measure(trials, inputs, splits, tried, engine, report)
+        helps = text_helps(trials, inputs, splits, known)
+        if inputs.text and not helps:
+            reason = "it helps with classes only" if helps is None else f"{SPREADING} is not better than {UNTOUCHED!r}"
+            report(f"unlabelled text is not used to train: {reason}")
+        tried += trained(known, only, helps, on_gpu)
+        measured |= _measure(trials, inputs, splits, tried[len(measured) :], engine, report)
+        rows = compare_all(inputs.labelled, measured)
         chosen = choose(rows)
         candidate = next(each for each in tried if each.name == chosen.name)
         predicted = _forecast(trials, inputs, splits, tried, chosen, rows, more)
@@ -120,23 +142,26 @@ def _measure(
     tried: Sequence[Candidate],
     engine: Engine,
     report: Callable[[str], None],
-) -> dict[str, tuple[list[Outcomes], float]]:
-    """What each candidate does in each fold, and how long that takes."""
-    fits = [Fit(candidate, *inputs.parts(rows), number) for candidate in tried for number, rows in enumerate(splits)]
-    clock = _TimeLeft(tried, len(splits))
+) -> Measured:
+    """What each candidate does in each fold."""
+    # Candidates that differ in the averaging of weights alone share their training.
+    trainings = {candidate.training: candidate for candidate in reversed(tried)}
+    learners = [candidate for candidate in tried if trainings[candidate.training] is candidate]
+    fits = [Fit(learner, *inputs.parts(rows), number) for learner in learners for number, rows in enumerate(splits)]
+    clock = _TimeLeft(learners, len(splits))
     found: dict[str, dict[int, Outcomes]] = {candidate.name: {} for candidate in tried}
     totals = dict.fromkeys(found, 0.0)
-    for fit, (outcomes, seconds) in fit_on_ray(trials, fits) if engine == "ray" else fit_here(trials, fits):
-        name = fit.candidate.name
-        found[name][fit.fold] = outcomes
-        totals[name] += seconds
+    for fit, (_, seconds) in fit_on_ray(trials, fits) if engine == "ray" else fit_here(trials, fits):
         clock.spent(fit.candidate, seconds)
         if fit.candidate.trains:
             left = clock.left() if engine == "local" else ""  # it adds up what is computed at the same time
-            report(f"{name}: fold {fit.fold + 1} of {len(splits)}, {seconds:.0f} s{left}")
-        if len(found[name]) == len(splits):
-            score = statistic(inputs.labelled, _in_order(found[name])).value()
-            report(f"{name}: {score:.2f} ({totals[name]:.0f} s)")
+            report(f"{fit.candidate.training}: fold {fit.fold + 1} of {len(splits)}, {seconds:.0f} s{left}")
+        for each in [each for each in tried if each.training == fit.candidate.training]:
+            found[each.name][fit.fold] = replace(fit, candidate=each).run(trials)[0]
+            totals[each.name] += seconds
+            if len(found[each.name]) == len(splits):
+                score = statistic(inputs.labelled, _in_order(found[each.name])).value()
+                report(f"{each.name}: {score:.2f} ({totals[each.name]:.0f} s)")
     return {name: (_in_order(folds), totals[name]) for name, folds in found.items()}
 
 
@@ -149,7 +174,7 @@ class _TimeLeft:
 
     def __init__(self, tried: Sequence[Candidate], folds: int) -> None:
         costs = [candidate.cost() for candidate in tried]
-        self._left = sum(costs) * folds + max(costs)  # the best is trained once more
+        self._left = sum(costs) * folds + max(costs, default=0.0)  # the best is trained once more
         self._done, self._seconds = 0.0, 0.0
 
     def spent(self, candidate: Candidate, seconds: float) -> None:
@@ -174,10 +199,10 @@ def _forecast(
 ) -> Forecast | None:
     """The forecast of the chosen candidate, or else of the best that learns from the labels and takes seconds."""
     scores = {row.name: row.score for row in rows}
-    cheap = [each for each in tried if not each.trains and (each.changes_model or isinstance(inputs.labelled, Classes))]
-    if not cheap:
+    learning = [each for each in tried if not each.trains and learns(each, inputs)]
+    if not learning:
         return None
-    best = max(cheap, key=lambda each: (each.name == chosen.name, scores[each.name]))
+    best = max(learning, key=lambda each: (each.name == chosen.name, scores[each.name]))
     try:
         return forecast_candidate(trials, inputs, splits, best, more, lambda line: None)
     except DiffaugError:  # too few labels

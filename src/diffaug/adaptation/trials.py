@@ -6,16 +6,19 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from diffaug.adaptation.candidates import Candidate
+from diffaug.adaptation.averaging import average_with
+from diffaug.adaptation.candidates import SPREADING, UNTOUCHED, Candidate
+from diffaug.adaptation.folds import Indices
+from diffaug.adaptation.inputs import Inputs
 from diffaug.adaptation.linear import apply_linear, fit_linear, with_linear
-from diffaug.adaptation.measure import Array, Encode, Outcomes, fit_classifier, held_out, pseudo_labelled
+from diffaug.adaptation.measure import Array, Encode, Outcomes, fit_classifier, held_out, pseudo_labelled, statistic
 from diffaug.cluster import WorkerPool
 from diffaug.config import load_recipe
 from diffaug.data.records import Classes, Labelled, LabelledPairs, ScoredPairs, Triplets
@@ -57,25 +60,46 @@ class Trials:
             test: held-out rows.
             name: of the stored result.
         """
-        path = self.work / f"{candidate.key}-{name}.npz"
-        if path.is_file():
-            with np.load(path) as stored:
-                found = dict(stored.items())
-            return found, float(found.pop("seconds"))
+        path = self._stored(candidate, name)
+        if not path.is_file():
+            self._fit(candidate, rows, test, name)
+        with np.load(path) as stored:
+            found = dict(stored.items())
+        return found, float(found.pop("seconds"))
+
+    def _fit(self, candidate: Candidate, rows: Labelled, test: Labelled, name: str) -> None:
+        """Compute and store outcomes; of a trained encoder, with its weights and with the averaged ones."""
         begin = time.monotonic()
-        folder = self.work / f"{candidate.key}-{name}"
-        found = held_out(self._encoder(candidate, rows, folder), rows, test, self._text(candidate))
+        folder = self.work / f"{_file_name(candidate.training)}-{name}"
+        plain = replace(candidate, averaged=False)
+        embedder = self._trained(plain, rows, folder) if candidate.trains else None
+        found = {plain: self._outcomes(plain, embedder, rows, test)}
+        if embedder is not None and embedder.encoder.denoise is None:
+            found[replace(candidate, averaged=True)] = self._outcomes(
+                candidate, average_with(embedder, self.start), rows, test
+            )
         seconds = time.monotonic() - begin
         self.work.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, seconds=seconds, **found)  # type: ignore[arg-type]
+        for each, outcomes in found.items():
+            with atomic_file(self._stored(each, name)) as temporary, temporary.open("wb") as file:
+                np.savez(file, seconds=seconds, **outcomes)  # type: ignore[arg-type]
         shutil.rmtree(folder, ignore_errors=True)
-        return found, seconds
+
+    def _outcomes(self, candidate: Candidate, embedder: Embedder | None, rows: Labelled, test: Labelled) -> Outcomes:
+        encode = self._encode_linear(rows) if candidate.linear else self.encode_start
+        return held_out(encode if embedder is None else embedder.encode, rows, test, self._text(candidate))
+
+    def _encode_linear(self, rows: Labelled) -> Encode:
+        weight = fit_linear(self.encode_start, rows, self.seed)
+        return lambda sentences: apply_linear(weight, self.encode_start(sentences))
+
+    def _stored(self, candidate: Candidate, name: str) -> Path:
+        return self.work / f"{_file_name(candidate.name)}-{name}.npz"
 
     def finished(self, candidate: Candidate, rows: Labelled) -> Embedder:
         """The candidate fitted to all labels, with the classifier of the classes."""
         if candidate.trains:
-            embedder = self._trained(candidate, rows, self.work / f"{candidate.key}-final")
+            embedder = self._trained(candidate, rows, self.work / f"{_file_name(candidate.training)}-final")
             encode: Encode = embedder.encode
         else:
             embedder, encode = self.start, self.encode_start
@@ -95,14 +119,6 @@ class Trials:
     def _text(self, candidate: Candidate) -> list[str] | None:
         return self.text if candidate.spreads else None
 
-    def _encoder(self, candidate: Candidate, rows: Labelled, folder: Path) -> Encode:
-        if candidate.trains:
-            return self._trained(candidate, rows, folder).encode
-        if not candidate.linear:
-            return self.encode_start
-        weight = fit_linear(self.encode_start, rows, self.seed)
-        return lambda sentences: apply_linear(weight, self.encode_start(sentences))
-
     def _trained(self, candidate: Candidate, rows: Labelled, folder: Path) -> Embedder:
         if candidate.pseudo_labels:
             assert isinstance(rows, Classes)
@@ -110,7 +126,8 @@ class Trials:
         changes = [*candidate.changes, f"model.backbone={json.dumps(self.model)}", f"seed={self.seed}"]
         recipe = load_recipe(str(candidate.recipe), [*changes, "data.on_bad=skip"])
         trained = train(recipe, folder, nli=_as_rows(rows), resume=True, quiet=True, cache=self._cache)
-        return Embedder.from_pretrained(trained.model)
+        embedder = Embedder.from_pretrained(trained.model)
+        return average_with(embedder, self.start) if candidate.averaged else embedder
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +170,30 @@ def fit_on_ray(trials: Trials, fits: Sequence[Fit]) -> Iterator[tuple[Fit, FitRe
                 yield done.item, done.result
 
 
+def text_helps(trials: Trials, inputs: Inputs, splits: Sequence[Indices], known: Sequence[Candidate]) -> bool | None:
+    """Whether label spreading scores higher than a classifier that learns from labels alone; None: it cannot be used.
+
+    Where neighbours often have different classes, as with opinions, unlabelled text makes a classifier much worse.
+    """
+    by_name = {candidate.name: candidate for candidate in known}
+    if SPREADING not in by_name:
+        return None
+    scores = []
+    for name in (SPREADING, UNTOUCHED):
+        parts = enumerate(map(inputs.parts, splits))
+        found = [trials.outcomes(by_name[name], *part, f"fold{number}")[0] for number, part in parts]
+        scores.append(statistic(inputs.labelled, found).value())
+    return scores[0] > scores[1]
+
+
 def _ray_trials(work: Path, model: str, text: list[str], seed: int) -> Callable[[Fit], FitResult]:
     """Called in the process of a worker."""
     trials = Trials(work, model, Embedder.from_pretrained(model), text, seed)
     return lambda fit: fit.run(trials)
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
 def _as_rows(labelled: Labelled) -> list[dict[str, Any]]:
