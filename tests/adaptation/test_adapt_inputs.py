@@ -147,7 +147,7 @@ def test_other_names_of_labels_and_columns_and_bad_rows() -> None:
     names = {"same": "ja", "different": "nein"}
     rows = [{**row, "label": names[row["label"]]} for row in same_or_different()]
     text = [{"Nr": i, "Betreff": sentence} for i, sentence in enumerate(["One.", "Two.", " "])]
-    with pytest.raises(DiffaugError, match="the label '(ja|nein)' is unknown"):
+    with pytest.raises(DiffaugError, match=r"the label '(ja|nein)' is unknown"):
         read_inputs(rows, None, None, None, 10, 0, print)
     inputs = read_inputs(
         [*rows, {**rows[0], "sentence1": ""}],
