@@ -521,3 +521,15 @@ def test_classes_that_training_cannot_use(tmp_path: Path) -> None:
     report = check(table(tmp_path / "a.csv", ("text", "label"), *rows))
     assert not report.usable
     assert "at least two classes with two sentences each are needed" in str(report)
+
+
+def test_quotes_in_a_tsv_file_are_noticed(tmp_path: Path) -> None:
+    rows = [(f'He said "no" {i} times', name) for i, (_, name) in enumerate(intents())]
+    path = table(tmp_path / "a.tsv", ("text", "label"), *rows, separator="\t")
+    hint = "some cells are in quotes, which are part of the text in a .tsv file; if they are not, rename it to .csv"
+    assert hint in str(check(path))
+    assert hint not in str(check(Path(path).rename(tmp_path / "a.csv")))
+    assert list(read_classes(tmp_path / "a.csv")) == rows
+    one = [('"Talks failed", says minister', "a"), ('"No"', "a"), *intents()]
+    lines = ["text\tlabel", *("\t".join(row) for row in one)]
+    assert hint not in str(check(file(tmp_path, "b.tsv", *lines)))

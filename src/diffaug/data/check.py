@@ -95,6 +95,7 @@ def check(
         doubt = doubt if labels is None else None
         name = f"{layout.kind.value} ({layout.why})"
         report.add("kind", *([name] if doubt is None else [f"looks like {name}", f"but {doubt}"]))
+        quotes = _quotes(table)
         has_splits = split_index(layout.column_names(table)) is not None
         data = read_table(table, layout, reporter, labels)
     except DiffaugError as error:
@@ -110,8 +111,8 @@ def check(
     with_problems = f", {len(problems):,} with problems" if problems else ""
     report.add("rows", f"{len(data):,} usable{skipped}{with_problems}")
     use = _describe(data, report, "FILE" if not isinstance(source, (str, os.PathLike)) else str(source))
-    if reporter.notes:
-        report.add("note", *reporter.notes)
+    if notes := [*reporter.notes, *quotes]:
+        report.add("note", *notes)
     for other in against:
         _add_shared(report, data, other)
     _add_problems(report, problems)
@@ -166,6 +167,20 @@ def _commands(
         return [*commands, train]
     use.append("diffaug adapt tries several ways to learn from these labels; name your model in place of embedded")
     return [*commands, other_command("diffaug adapt embedded --labels", source, columns, "--out adapted"), train]
+
+
+def _quotes(table: Table) -> list[str]:
+    """A hint if the cells of a TSV file seem to be in quotes, which are part of the text there."""
+    if not (table.may_have_header and table.separator == "\t" and table.format.startswith("a TSV")):
+        return []
+    rows = [[str(cell) for cell in cells] for _, cells in table.head()]
+    quoted_rows = [[cell for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"'] for cells in rows]
+    doubled = any('""' in cell[1:-1] for cells in quoted_rows for cell in cells)
+    if doubled or 2 * sum(map(bool, quoted_rows)) > len(rows):
+        return [
+            "some cells are in quotes, which are part of the text in a .tsv file; if they are not, rename it to .csv"
+        ]
+    return []
 
 
 def _refused_in_training(data: Any) -> str:
