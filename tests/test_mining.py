@@ -114,3 +114,33 @@ def test_the_command(pairs: PositivePairs, tmp_path: Path) -> None:
     assert read_triplets(tmp_path / "mined.csv") == mine_hard_negatives(
         Embedder.from_pretrained(), pairs, num_negatives=1
     )
+
+
+def test_the_command_writes_over_nothing(pairs: PositivePairs, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("anchor,positive\n" + "\n".join(f"{a},{b}" for a, b in pairs), "utf-8")
+    before = path.read_text("utf-8")
+    result = CliRunner().invoke(app, ["data", "mine", str(path), "--out", str(path)])
+    assert isinstance(result.exception, DiffaugError)
+    assert "exists; choose another name, or remove it" in str(result.exception)
+    assert path.read_text("utf-8") == before
+
+
+def test_columns_and_labels_have_other_names(pairs: PositivePairs, tmp_path: Path) -> None:
+    rows = [f'"{a}","{b}",{"ja" if i < 8 else "nein"}' for i, (a, b) in enumerate(pairs)]
+    (tmp_path / "a.csv").write_text("\n".join(["Erste,Zweite,Urteil", *rows]), "utf-8")
+    (tmp_path / "raw.csv").write_text("Nr,Betreff\n1,Rain on Monday\n2,Buy bread\n", "utf-8")
+    options = ["premise=Erste", "hypothesis=Zweite", "label=Urteil"]
+    command = ["data", "mine", str(tmp_path / "a.csv"), *(word for option in options for word in ("--column", option))]
+    command += ["--label", "ja=same", "--label", "nein=different", "--text", str(tmp_path / "raw.csv")]
+    command += ["--text-column", "Betreff", "--out", str(tmp_path / "mined.csv")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    mined = read_triplets(tmp_path / "mined.csv")
+    assert set(mined.anchors) == set(pairs.anchors[:8])
+    assert set(mined.negatives) <= {"Rain on Monday", "Buy bread"}
+
+
+def test_margins_are_finite(model: Embedder, pairs: PositivePairs) -> None:
+    with pytest.raises(DiffaugError, match="relative_margin must be a finite number, got nan"):
+        mine_hard_negatives(model, pairs, relative_margin=float("nan"))

@@ -120,3 +120,19 @@ def test_the_command(tmp_path: Path) -> None:
     assert saved.stdout == first.stdout
     json_lines = CliRunner().invoke(app, [*command, "--model", str(tmp_path / "model"), "--json"])
     assert '"class": "card"' in json_lines.stdout
+
+
+def test_the_labels_have_other_columns(tmp_path: Path) -> None:
+    lines = [
+        "Nr,Betreff,Gruppe",
+        *(f'{i},"{text}",{name}' for i, (text, name) in enumerate(zip(SENTENCES, CLASSES, strict=True))),
+    ]
+    (tmp_path / "labels.csv").write_text("\n".join(lines), "utf-8")
+    (tmp_path / "new.csv").write_text("text\nI lost my card yesterday.\n", "utf-8")
+    command = ["predict", str(tmp_path / "new.csv")]
+    columns = ["--label-column", "sentence=Betreff", "--label-column", "class=Gruppe"]
+    result = CliRunner().invoke(app, [*command, "--labels", str(tmp_path / "labels.csv"), *columns])
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert result.stdout.startswith("card\t")
+    with pytest.raises(DiffaugError, match="--label-column needs --labels"):
+        CliRunner().invoke(app, [*command, *columns], catch_exceptions=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 from collections.abc import Iterable
@@ -13,8 +14,8 @@ import numpy as np
 
 from diffaug.data.columns import Columns
 from diffaug.data.labels import Label
-from diffaug.data.read import read_labelled, read_sentences
-from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, Triplets
+from diffaug.data.read import LabelNames, read_labelled, read_sentences
+from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, Triplets, normal
 from diffaug.data.table import Source
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -46,6 +47,9 @@ class NegativeRules:
     relative_margin: float | None = 0.05
 
     def __post_init__(self) -> None:
+        for name in ("max_score", "min_score", "absolute_margin", "relative_margin"):
+            if (value := getattr(self, name)) is not None and not math.isfinite(value):
+                raise DiffaugError(f"{name} must be a finite number, got {value}")
         if not 0 <= self.range_min < self.range_max:
             raise DiffaugError(
                 f"range_min must be at least 0 and below range_max, got {self.range_min} and {self.range_max}"
@@ -76,6 +80,8 @@ def mine_hard_negatives(
     relative_margin: float | None = 0.05,
     seed: int = 0,
     columns: Columns | None = None,
+    label_names: LabelNames | None = None,
+    text_column: str | int | None = None,
 ) -> Triplets:
     """Add hard negatives to pairs that belong together, or to sentences with a class.
 
@@ -97,6 +103,8 @@ def mine_hard_negatives(
         relative_margin: see above.
         seed: of the random choice.
         columns: which column of the labels is what, if the names are not the usual ones.
+        label_names: what unusual labels of pairs mean; see `diffaug.data.read.read_labelled_pairs`.
+        text_column: the column of the text with the sentences, if the name is not the usual one.
 
     Returns:
         the triplets, in the order of the anchors. Pairs without a negative that fits are left out; the log counts them.
@@ -108,15 +116,16 @@ def mine_hard_negatives(
     if num_negatives < 1:
         raise DiffaugError(f"num_negatives must be at least 1, got {num_negatives}")
     embedder = model if isinstance(model, Embedder) else Embedder.from_pretrained(model)
-    data = labels if isinstance(labels, Labelled) else read_labelled(labels, columns)
+    data = labels if isinstance(labels, Labelled) else read_labelled(labels, columns, labels=label_names)
     pairs, belongs = _pairs(data)
     if not pairs:
         raise DiffaugError(f"these {len(data):,} {data.kind} have no two sentences that belong together")
     own = (sentence for column in data.texts() for sentence in column)
-    corpus = list(dict.fromkeys(own if text is None else read_sentences(text)))
+    text_columns = None if text_column is None else {"sentence": text_column}
+    corpus = list(dict.fromkeys(own if text is None else read_sentences(text, text_columns)))
     place: dict[str, list[int]] = {}
     for i, sentence in enumerate(corpus):
-        place.setdefault(_key(sentence), []).append(i)
+        place.setdefault(normal(sentence), []).append(i)
     documents = embedder.encode(corpus)
     anchors = list(dict.fromkeys(anchor for anchor, _ in pairs))
     number = {anchor: i for i, anchor in enumerate(anchors)}
@@ -132,7 +141,7 @@ def mine_hard_negatives(
     for start in range(0, len(anchors), step):
         block = queries[start : start + step] @ documents.T
         for anchor, scores, given in zip(anchors[start:], block, positives[start:], strict=False):
-            excluded = [i for key in belongs[_key(anchor)] for i in place.get(key, ())]
+            excluded = [i for key in belongs[normal(anchor)] for i in place.get(key, ())]
             ranked = _nearest(scores, excluded, rules.range_max)
             for positive in given:
                 low = -np.inf if rules.min_score is None else rules.min_score
@@ -164,9 +173,9 @@ def _pairs(data: Labelled) -> tuple[list[tuple[str, str]], dict[str, set[str]]]:
             members.setdefault(name, []).append(sentence)
         pairs = []
         for group in members.values():
-            keys = {_key(sentence) for sentence in group}
+            keys = {normal(sentence) for sentence in group}
             for sentence in group:
-                belongs.setdefault(_key(sentence), set()).update(keys)
+                belongs.setdefault(normal(sentence), set()).update(keys)
             pairs += list(zip(group, group[1:] + group[:1], strict=True)) if len(group) > 1 else []
         return pairs, belongs
     if isinstance(data, PositivePairs):
@@ -177,7 +186,7 @@ def _pairs(data: Labelled) -> tuple[list[tuple[str, str]], dict[str, set[str]]]:
         raise DiffaugError(f"{data.kind} do not say which sentences belong together; give pairs that match, or classes")
     for first, second in dict.fromkeys(pairs):
         for a, b in ((first, second), (second, first)):
-            belongs.setdefault(_key(a), {_key(a)}).add(_key(b))
+            belongs.setdefault(normal(a), {normal(a)}).add(normal(b))
     return list(dict.fromkeys(pairs)), belongs
 
 
@@ -189,7 +198,3 @@ def _nearest(scores: np.ndarray, excluded: Iterable[int], count: int) -> list[in
     nearest = np.argpartition(-scores, count - 1)[:count]
     nearest = nearest[np.argsort(-scores[nearest], kind="stable")]
     return [int(i) for i in nearest if np.isfinite(scores[i])]
-
-
-def _key(sentence: str) -> str:
-    return " ".join(sentence.casefold().split())

@@ -52,7 +52,7 @@ BAD = {
     "all scores equal": (_equal_scores, "every score is 3"),
     "one kind of pairs": (_all_same, "have 40 pairs that are the same and 0 that differ; at least 5"),
     "a sentence in two classes": (_two_classes, "contradict each other: 'THE DOG IS IN THE NEWS.' is both 'dog' and"),
-    "a pair same and different": (_same_and_different, "are both 'not_entailment' and 'entailment'"),
+    "a pair same and different": (_same_and_different, "are both 'different' and 'same'"),
     "a positive that is a negative": (_positive_and_negative, "are both 'negative' and 'positive'"),
 }
 
@@ -141,3 +141,25 @@ def test_the_command_reports_an_error_in_one_line(tiny_bert: Path, tmp_path: Pat
 def test_every_kind_is_read() -> None:
     for make in KINDS.values():
         assert len(read_inputs(make(), None, None, None, 10, 0, print).labelled) >= 40
+
+
+def test_other_names_of_labels_and_columns_and_bad_rows() -> None:
+    names = {"same": "ja", "different": "nein"}
+    rows = [{**row, "label": names[row["label"]]} for row in same_or_different()]
+    text = [{"Nr": i, "Betreff": sentence} for i, sentence in enumerate(["One.", "Two.", " "])]
+    with pytest.raises(DiffaugError, match=r"the label '(ja|nein)' is unknown"):
+        read_inputs(rows, None, None, None, 10, 0, print)
+    inputs = read_inputs(
+        [*rows, {**rows[0], "sentence1": ""}],
+        text,
+        None,
+        None,
+        10,
+        0,
+        print,
+        label_names={"ja": "same", "nein": "different"},
+        text_column="Betreff",
+        on_bad="skip",
+    )
+    assert len(inputs.labelled) == len(rows)
+    assert inputs.text == ["One.", "Two."]

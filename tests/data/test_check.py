@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import random
 import re
 import shlex
 import zipfile
@@ -15,7 +18,8 @@ from typer.testing import CliRunner
 from diffaug.cli import app
 from diffaug.data.check import DataReport, check
 from diffaug.data.columns import Kind
-from diffaug.data.read import read_sentences, read_triplets
+from diffaug.data.read import read_classes, read_labelled, read_sentences, read_triplets
+from diffaug.errors import DiffaugError
 
 TRIPLETS = ["sent0,sent1,hard_neg", "A dog runs fast.,A dog runs.,A dog is asleep."]
 
@@ -78,7 +82,9 @@ def test_labelled_pairs_without_triplets(tmp_path: Path) -> None:
     assert "--recipe adapt-diffaug" in str(report), "it needs no triplets"
     report = check(file(tmp_path, "b.csv", "premise,hypothesis,label", "a,b,1", "c,d,1"))
     assert not report.usable
-    assert "unusable: both entailments and contradictions (or pairs labelled not_entailment) are needed" in str(report)
+    assert "unusable: both entailments and contradictions (or pairs labelled same and pairs labelled different)" in str(
+        report
+    )
 
 
 def test_scored_pairs(tmp_path: Path) -> None:
@@ -215,7 +221,7 @@ def test_from_a_foreign_file_to_a_run(tmp_path: Path, tiny_bert: Path, monkeypat
     runner = CliRunner()
     third = runner.invoke(app, second)
     assert third.exit_code == 0, third.output
-    assert "entailment: 3 (50.0 %)" in third.output
+    assert "same: 3 (50.0 %)" in third.output
     assert "the sentences seem to be German" in third.output
     command = third.output.splitlines()[-1]
     small = " ".join(f"--set {stage}.steps=1 --set {stage}.batch_size=4" for stage in ("stage1", "stage2"))
@@ -285,3 +291,245 @@ def test_a_header_is_no_class(tmp_path: Path) -> None:
     assert "--column sentence=Nachricht --column class=Bereich" in str(report)
     assert "12 sentences of 2 classes" in str(check(file(tmp_path, "b.tsv", *rows)))
     assert "12 sentences of 2 classes" in str(check(tmp_path / "a.tsv", {"sentence": "Nachricht", "class": "Bereich"}))
+
+
+INTENTS = ["lost card", "exchange_rate", "login"]
+
+
+def intents(count: int = 24) -> list[tuple[str, str]]:
+    return [(f"Sentence {i} is about something of mine", INTENTS[i % 3]) for i in range(count)]
+
+
+def table(path: Path, *rows: tuple[object, ...], separator: str = ",") -> str:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, delimiter=separator).writerows(rows)
+    return str(path)
+
+
+def kind_of(report: DataReport) -> str:
+    return dict(report.parts)["kind"][0]
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_separators_of_csv_files(tmp_path: Path, separator: str) -> None:
+    rows = [(f"{text},\nwith a {separator} and a second line", name) for text, name in intents()]
+    path = table(tmp_path / "a.csv", ("text", "label"), *rows, separator=separator)
+    assert list(read_classes(path)) == rows
+    assert "a CSV file separated by" in str(check(path))
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(b"sep=" + separator.encode() + b"\r\n" + content)
+    assert list(read_classes(path)) == rows, "with Excel's line that names the separator"
+
+
+def test_a_carriage_return_in_a_cell_is_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"sentence\nOne\rtwo\nThree\n")
+    assert "broken quoting" in str(check(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    report = str(check(tickets(tmp_path / "a.csv", encoding)))
+    assert f"is UTF-16, not UTF-8; convert it first (iconv -f {encoding} -t utf-8)" in report
+    assert "a line is 'T0;Das Gerät startet nicht mehr;Der" in report, "a line by which one sees that this is right"
+
+
+def test_a_json_array_is_named(tmp_path: Path) -> None:
+    rows = [{"text": text, "label": name} for text, name in intents()]
+    for indent in (None, 1):
+        (tmp_path / "a.jsonl").write_text(json.dumps(rows, indent=indent))
+        assert "is one JSON array; write one object per line instead" in str(check(tmp_path / "a.jsonl"))
+
+
+def test_an_index_or_an_id_is_no_score(tmp_path: Path) -> None:
+    """pandas writes its index as a first column without a name."""
+    rows = [(i, *row) for i, row in enumerate(intents())]
+    named = table(tmp_path / "a.csv", ("", "text", "label"), *rows)
+    assert kind_of(check(named)) == "sentences with a class (by the columns text, label)"
+    assert read_labelled(named) == read_classes(named)
+    report = check(table(tmp_path / "b.csv", *rows))
+    assert not report.usable
+    assert typed(report, "may be sentences with a class")[-4:] == ["--column", "sentence=2", "--column", "class=3"]
+    assert not check(table(tmp_path / "c.csv", ("", "Anfrage", "Absicht"), *rows)).usable
+
+
+def test_many_classes_in_any_order_are_no_pairs(tmp_path: Path) -> None:
+    """The first hundred rows of a shuffled file show most of its classes once."""
+    rows = [(f"topic_{i % 70}", f"Sentence {i} is about something of mine.") for i in range(350)]
+    random.Random(0).shuffle(rows)
+    path = table(tmp_path / "a.tsv", *rows, separator="\t")
+    assert kind_of(check(path)) == "sentences with a class (no header, text and a class in column 1)"
+    assert len(set(read_classes(path).classes)) == 70
+    long = [(f"the {name} that I asked about", text) for name, text in rows]
+    report = check(table(tmp_path / "b.tsv", *long, separator="\t"))
+    assert not report.usable
+    assert "column 1 repeats few short texts" in str(report)
+    headed = check(table(tmp_path / "c.tsv", ("Absicht", "Anfrage"), *rows, separator="\t"))
+    assert typed(headed, "may be sentences with a class")[-3:] == ["sentence=Anfrage", "--column", "class=Absicht"]
+
+
+def test_a_header_that_is_a_question(tmp_path: Path) -> None:
+    rows = [(f"First sentence {i} here", f"Second sentence {i} there", "yes" if i % 2 else "no") for i in range(30)]
+    report = check(table(tmp_path / "a.csv", ("first", "second", "match?"), *rows))
+    assert not report.usable
+    assert typed(report, "may be labelled pairs")[-1] == "label=match?"
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "expected"),
+    [
+        # More values than two or three: a class of one sentence, not a verdict on two.
+        (
+            ("subject", "body", "queue"),
+            [(f"Subject {i}", f"A longer text about the matter {i}", "abcd"[i % 4]) for i in range(30)],
+            [("class", "body", "queue")],
+        ),
+        (
+            ("Ticket ID", "Created", "Subject", "Description", "Priority", "Group"),
+            [
+                (
+                    i,
+                    f"2026-01-{i % 28 + 1:02}T10:00:00Z",
+                    f"Subject {i}",
+                    f"A text about {i}",
+                    "HLN"[i % 3],
+                    "abcd"[i % 4],
+                )
+                for i in range(30)
+            ],
+            [
+                ("class", "Description", "Priority"),
+                ("class", "Description", "Group"),
+                ("label", "Subject", "Description", "Priority"),
+            ],
+        ),
+        (
+            ("subject", "body", "answer", "queue"),
+            [(f"Subject {i}", f"A longer text {i} here", f"We say {i}", "abcd"[i % 4]) for i in range(30)],
+            [("class", "body", "queue")],
+        ),
+        (
+            ("句子一", "句子二", "是否相同"),
+            [(f"我无法登录我的账户，订单{i}", f"我的发票在哪里呢{i}", "是否"[i % 2]) for i in range(30)],
+            [("label", "句子一", "句子二", "是否相同")],
+        ),
+        (
+            ("编号", "客户留言", "类别"),
+            [(i, f"我的发票在哪里，订单{i}", ["登录", "账单"][i % 2]) for i in range(30)],
+            [("class", "客户留言", "类别")],
+        ),
+        (
+            ("Satz A", "Satz B", "Note"),
+            [(f"Der erste Satz {i}", f"Der zweite Satz {i}", f"{i % 7},5") for i in range(30)],
+            [("score", "Satz A", "Satz B", "Note")],
+        ),
+        (("Satz", "Note"), [(f"Der erste Satz {i}", i % 5) for i in range(30)], [("class", "Satz", "Note")]),
+        (("Satz", "Land"), [(f"Der erste Satz {i}", "DE") for i in range(30)], [("sentence", "Satz")]),
+    ],
+)
+def test_the_proposed_columns(
+    tmp_path: Path, header: tuple[str, ...], rows: list[tuple[object, ...]], expected: list[tuple[str, ...]]
+) -> None:
+    report = check(table(tmp_path / "a.csv", header, *rows))
+    lines = [line for line in str(report).splitlines() if "if so, type: " in line]
+    found = [shlex.split(line[line.index("--column") :])[1::2] for line in lines]
+    roles = {
+        "class": ("sentence", "class"),
+        "label": ("premise", "hypothesis", "label"),
+        "score": ("sentence1", "sentence2", "score"),
+        "sentence": ("sentence",),
+    }
+    assert found == [[f"{role}={name}" for role, name in zip(roles[k], names, strict=True)] for k, *names in expected]
+
+
+def test_a_column_of_classes_beside_sentences_is_noticed(tmp_path: Path) -> None:
+    rows = [(text, "high" if i % 2 else "low", name) for i, (text, name) in enumerate(intents())]
+    report = check(table(tmp_path / "a.csv", ("text", "priority", "queue"), *rows))
+    assert report.usable
+    assert "the column queue may hold the class of each sentence; if so, type: " in str(report)
+    assert typed(report, "the column priority may hold")[-1] == "class=priority"
+
+
+def test_a_proposal_never_drops_the_scores(tmp_path: Path) -> None:
+    rows = [(f"First {i} here", f"Second {i} there", f"{i}/5") for i in range(30)]
+    report = str(check(table(tmp_path / "a.csv", ("sentence1", "sentence2", "score"), *rows)))
+    assert "the score '0/5' is not a number" in report
+    assert "may be" not in report
+
+
+def test_the_guess_of_unknown_labels_reads_them(tmp_path: Path) -> None:
+    for first, second in (("anderes Problem", "gleiches Problem"), ("不同", "相同"), ("v1.0 other", "v1.0 same")):
+        rows = [(f"First {i} here", f"Second {i} there", (first, second)[i % 2]) for i in range(30)]
+        path = table(tmp_path / "a.csv", ("sentence1", "sentence2", "label"), *rows)
+        arguments = typed(check(path), "if this guess is right, type: ")
+        assert arguments[-4:] == ["--label", f"{first}=different", "--label", f"{second}=same"]
+    many = [(f"First {i} here", f"Second {i} there", f"grade {i % 5}") for i in range(30)]
+    report = str(check(table(tmp_path / "b.csv", ("sentence1", "sentence2", "label"), *many)))
+    assert "say what each of the 5 labels means" in report
+
+
+def runs(report: DataReport, tmp_path: Path, **environment: str) -> None:
+    """Run the commands that a report prints, with few steps, and check that they succeed."""
+    for command in dict(report.parts)["type"]:
+        words = shlex.split(command)[1:]
+        if words[0] == "train":
+            words[words.index("--out") + 1] = str(tmp_path / "run")
+            sizes = [f"{stage}.{size}" for stage in ("stage1", "stage2") for size in ("steps=1", "batch_size=4")]
+            words += ["-q", *chain.from_iterable(("--set", size) for size in sizes)]
+        elif words[0] == "adapt":
+            words[words.index("--out") + 1] = str(tmp_path / "adapted")
+            words += ["-q", "--only", "as it is"]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{command}: {result.output}{result.exception!r}"
+
+
+def test_the_printed_commands_work(tmp_path: Path) -> None:
+    """Names with spaces, dots and equals signs, values that YAML reads as something else, labels that conflict."""
+    rows = [*intents(), ("One sentence", "lone"), ("Two classes", INTENTS[0]), ("Two classes", INTENTS[1])]
+    report = check(
+        table(tmp_path / "my file: a.csv", ("my.text", "yes"), *rows), {"sentence": "my.text", "class": "yes"}
+    )
+    assert "1 sentences occur with different classes, for example 'Two classes': exchange_rate and lost card" in str(
+        report
+    )
+    assert "not for diffaug adapt: the labels contradict each other: 'Two classes' is both" in str(report)
+    assert len(dict(report.parts)["type"]) == 1
+    runs(report, tmp_path / "a")
+
+    pairs = [(f"First {i} here", f"Second {i} there", ("v1.0 = same", "no")[i % 2]) for i in range(30)]
+    path = table(tmp_path / "b.csv", ("sentence1", "sentence2", "label"), *pairs)
+    runs(check(path, labels={"v1.0 = same": "same", "no": "different"}), tmp_path / "b")
+
+    scored = [(first, second, i % 7) for i, (first, second, _) in enumerate(pairs)]
+    path = table(tmp_path / "c d.csv", ("Erste", "Zweite", "Note"), *scored)
+    report = check(path, {"sentence1": "Erste", "sentence2": "Zweite", "score": "Note"})
+    commands = dict(report.parts)["type"]
+    assert [command.split()[1] for command in commands] == ["eval", "adapt", "train"]
+    runs(report, tmp_path / "c")
+
+
+def test_numbers_are_classes(tmp_path: Path) -> None:
+    """An empty cell makes pandas write whole numbers as decimals, and is no class itself."""
+    nan = float("nan")
+    rows = [{"text": f"Sentence {i}", "label": nan if i == 3 else float(i % 3)} for i in range(24)]
+    assert set(read_classes(rows, on_bad="skip").classes) == {"0", "1", "2"}
+    with pytest.raises(DiffaugError, match="row 4: the class is empty"):
+        read_classes(rows)
+
+
+def test_classes_that_training_cannot_use(tmp_path: Path) -> None:
+    rows = [("One", "a"), ("Two", "a"), ("Three", "b"), ("Four", "c")]
+    report = check(table(tmp_path / "a.csv", ("text", "label"), *rows))
+    assert not report.usable
+    assert "at least two classes with two sentences each are needed" in str(report)
+
+
+def test_quotes_in_a_tsv_file_are_noticed(tmp_path: Path) -> None:
+    rows = [(f'He said "no" {i} times', name) for i, (_, name) in enumerate(intents())]
+    path = table(tmp_path / "a.tsv", ("text", "label"), *rows, separator="\t")
+    hint = "some cells are in quotes, which are part of the text in a .tsv file; if they are not, rename it to .csv"
+    assert hint in str(check(path))
+    assert hint not in str(check(Path(path).rename(tmp_path / "a.csv")))
+    assert list(read_classes(tmp_path / "a.csv")) == rows
+    one = [('"Talks failed", says minister', "a"), ('"No"', "a"), *intents()]
+    lines = ["text\tlabel", *("\t".join(row) for row in one)]
+    assert hint not in str(check(file(tmp_path, "b.tsv", *lines)))

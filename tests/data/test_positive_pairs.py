@@ -173,8 +173,8 @@ PAIR, TRIPLET = {"anchor": "a", "positive": "b"}, {"anchor": "a", "positive": "b
     [
         ([TRIPLET, PAIR], "row 2: column 'negative' is missing"),
         ([PAIR, TRIPLET], "row 1: column 'negative' is missing"),
-        ([TRIPLET] * 150 + [PAIR], "row 151: column 'negative' is missing"),
-        ([PAIR] * 150 + [TRIPLET], "row 151: the column 'negative' first occurs here"),
+        ([TRIPLET] * 1500 + [PAIR], "row 1,501: column 'negative' is missing"),
+        ([PAIR] * 1500 + [TRIPLET], "row 1501: the column 'negative' first occurs here"),
         ([TRIPLET, {**PAIR, "negative": ""}], "row 2: column 'negative' is empty"),
         ([("a b", "c"), ("a", "b", "c d"), ("a", "b c")], "row 2: expected 2 columns, got 3"),
         ([("a", "b", "c d"), ("a b", "c"), ("a", "b c", "d")], "row 2: expected 3 columns, got 2"),
@@ -187,8 +187,8 @@ def test_pairs_and_triplets_are_not_mixed(rows: list[Any], where: str) -> None:
 
 def test_more_columns_that_come_late_are_noticed_when_bad_rows_are_skipped() -> None:
     with pytest.raises(DiffaugError, match="all rows must be triplets"):
-        read_nli([PAIR] * 150 + [TRIPLET] * 500, on_bad="skip")
-    assert len(read_nli([PAIR] * 150 + [{**PAIR, "comment": "c"}])) == 151
+        read_nli([PAIR] * 1500 + [TRIPLET] * 5000, on_bad="skip")
+    assert len(read_nli([PAIR] * 1500 + [{**PAIR, "comment": "c"}])) == 1501
 
 
 def test_empty_sentences(tmp_path: Path) -> None:

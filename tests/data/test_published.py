@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import logging
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_sts_benchmark_is_recognised_by_its_content(name: str, tmp_path: Path) -
     assert list(read_scored_pairs(path, {"score": 5, "sentence1": 6, "sentence2": 7})) == list(pairs)
     report = check(path)
     assert report.usable
-    assert f"--set data.dev={path}" in str(report)
+    assert f"--set {shlex.quote(f'data.dev={path}')}" in str(report)
     assert "in the form of the STS Benchmark" in str(report)
     assert "4 usable\n" in str(report)
 

@@ -114,7 +114,6 @@ def test_a_possible_header_with_unknown_names_is_an_error(tmp_path: Path) -> Non
     ("name", "lines", "hint"),
     [
         ("a.tsv", ["sent0;sent1;hard_neg", "a;b;c"], r"separated by semicolons, not by tabs: rename it to \.csv"),
-        ("a.csv", ["sent0\tsent1\thard_neg", "a\tb\tc"], r"separated by tabs, not by commas: rename it to \.tsv"),
         ("a.tsv", ["sent0,sent1,hard_neg", "a,b,c"], r"separated by commas, not by tabs: rename it to \.csv"),
         ("a.txt", ["sent0,sent1,hard_neg", "a,b,c"], r"a \.txt file with one sentence per line; triplets need a \.tsv"),
         ("a.csv", ["sent0,sent1", "a,b"], r"no column for negative \(hard_neg or negative or contradiction\)"),
@@ -171,12 +170,19 @@ def test_words_and_numbers_do_not_mix() -> None:
         read_labelled_pairs(rows)
 
 
-@pytest.mark.parametrize("score", ["nan", "inf", "-Infinity", "four", "3,5", "1_0", "", None, True, float("nan")])
+@pytest.mark.parametrize(
+    "score", ["nan", "inf", "-Infinity", "four", "1,234", "3,5,1", "1_0", "", None, True, float("nan")]
+)
 def test_scores_that_are_no_numbers(score: object) -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": value} for value in (1, "2.5", score)]
     with pytest.raises(DiffaugError, match=r"the data given, row 3: the score .* is not a number"):
         read_scored_pairs(rows)
     assert read_scored_pairs(rows, on_bad="skip").scores == [1.0, 2.5]
+
+
+def test_decimal_commas(tmp_path: Path) -> None:
+    path = file(tmp_path, "a.csv", "sentence1;sentence2;score", "a;b;3,5", "c;d;0,125", "e;f;-1,5", "g;h;4")
+    assert read_scored_pairs(path).scores == [3.5, 0.125, -1.5, 4.0]
 
 
 def test_skipped_rows_are_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -212,7 +218,7 @@ def test_read_nli_of_each_kind_and_of_none(tmp_path: Path) -> None:
     assert isinstance(read_nli([{"premise": "a", "hypothesis": "b", "label": 1}]), LabelledPairs)
     columns = {"premise": "x", "hypothesis": "y", "label": "z"}
     assert isinstance(read_nli([{"x": "a", "y": "b", "z": 1}], columns), LabelledPairs)
-    nothing = "neither triplets nor labelled or positive pairs"
+    nothing = r"holds no labels that are recognised \(diffaug data check proposes columns\)"
     with pytest.raises(DiffaugError, match=f"{nothing}; as triplets: .*; as labelled pairs: "):
         read_nli([{"premise": "Hello there.", "author": "me", "year": 1999}], {"label": "mood", "negative": "tone"})
     # Two columns of three are there: what triplets would need is beside the point.

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from diffaug.data.records import Classes, Labelled, LabelledPairs, ScoredPairs
+from diffaug.data.records import Classes, Labelled, LabelledPairs, ScoredPairs, normal
 
 Indices = NDArray[np.int64]
 
@@ -68,11 +68,6 @@ def _strata(labelled: Labelled) -> Sequence[Hashable]:
         ranks = np.argsort(np.argsort(labelled.scores, kind="stable"), kind="stable")
         return [int(rank * _SCORE_BANDS // len(ranks)) for rank in ranks]
     return [0] * len(labelled)
-
-
-def normal(text: str) -> str:
-    """A sentence without differences in case and spaces."""
-    return " ".join(text.casefold().split())
 
 
 def _groups(rows: Sequence[Sequence[str]]) -> list[list[int]]:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from diffaug.adaptation.folds import Indices, normal, split_folds
+from diffaug.adaptation.folds import Indices, split_folds
 from diffaug.data.columns import Columns
-from diffaug.data.read import read_labelled, read_sentences
-from diffaug.data.records import Classes, Labelled, LabelledPairs, ScoredPairs, Triplets
+from diffaug.data.decisive import check_decisive
+from diffaug.data.problems import OnBad
+from diffaug.data.read import LabelNames, read_labelled, read_sentences
+from diffaug.data.records import Classes, Labelled, normal
 from diffaug.data.sampling import draw
 from diffaug.data.table import Source
 from diffaug.errors import DiffaugError
 from diffaug.provenance import record_reads
-
-_FEWEST, _FEWEST_OF_A_KIND = 20, 5
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,10 @@ def read_inputs(
     most_text: int,
     seed: int,
     report: Callable[[str], None],
+    *,
+    label_names: LabelNames | None = None,
+    text_column: str | int | None = None,
+    on_bad: OnBad = "error",
 ) -> Inputs:
     """Read and check everything.
 
@@ -78,22 +81,27 @@ def read_inputs(
         most_text: the number of unlabelled sentences that are used; of more, a random part is drawn.
         seed: of that draw.
         report: called with what the user should know.
+        label_names: what unusual labels of pairs mean.
+        text_column: the column of the text with the sentences, if the name is not the usual one.
+        on_bad: what to do with rows that cannot be used.
 
     Raises:
         DiffaugError: the data cannot decide anything.
     """
     files: dict[str, dict[str, str]] = {}
     with record_reads() as files["labels"]:
-        labelled = _read(labels, columns, "the labels")
+        labelled = read_labelled(labels, columns, on_bad, label_names)
+        check_decisive(labelled, "the labels")
     held = None
     if dev is not None:
         with record_reads() as files["dev"]:
-            held = _read(dev, columns, "the dev labels")
+            held = read_labelled(dev, columns, on_bad, label_names)
+            check_decisive(held, "the dev labels")
         _check_dev(labelled, held, report)
     raw: list[str] = []
     if text is not None:
         with record_reads() as files["text"]:
-            sentences = read_sentences(text)
+            sentences = read_sentences(text, None if text_column is None else {"sentence": text_column}, on_bad)
         known = {normal(cell) for part in (labelled, held) if part is not None for cell in _cells(part)}
         raw = [sentence for sentence in dict.fromkeys(sentences) if normal(sentence) not in known]
         if len(raw) > most_text:
@@ -105,57 +113,6 @@ def read_inputs(
 
 def _cells(labelled: Labelled) -> Iterable[str]:
     return (cell for column in labelled.texts() for cell in column)
-
-
-def _read(source: Source, columns: Columns | None, what: str) -> Labelled:
-    labelled = read_labelled(source, columns)
-    if len(labelled) < _FEWEST:
-        raise DiffaugError(
-            f"{what} are {len(labelled)} rows; at least {_FEWEST} are needed to tell whether training helps"
-        )
-    if isinstance(labelled, ScoredPairs):
-        labelled.check_they_rank(what)
-    elif isinstance(labelled, LabelledPairs):
-        same = sum(labelled.binary())
-        if min(same, len(labelled) - same) < _FEWEST_OF_A_KIND:
-            raise DiffaugError(
-                f"{what} have {same} pairs that are the same and {len(labelled) - same} that differ; at least "
-                f"{_FEWEST_OF_A_KIND} of each are needed"
-            )
-        relations = [label.value for label in labelled.labels]
-        _check_consistent(zip(labelled.premises, labelled.hypotheses, strict=True), relations, what)
-    elif isinstance(labelled, Triplets):
-        pairs = [(anchor, other) for anchor, *others in labelled for other in others]
-        _check_consistent(pairs, ["positive", "negative"] * len(labelled), what)
-    elif isinstance(labelled, Classes):
-        _check_classes(labelled, what)
-    return labelled
-
-
-def _check_classes(labelled: Classes, what: str) -> None:
-    sizes = Counter(labelled.classes)
-    if len(sizes) < 2:
-        raise DiffaugError(f"{what} have one class only ({labelled.classes[0]!r}); at least two are needed")
-    _check_consistent(((sentence,) for sentence in labelled.sentences), labelled.classes, what)
-    single = [name for name, size in sizes.items() if size < 2]
-    if single:
-        raise DiffaugError(
-            f"{len(single)} of {len(sizes)} classes of {what} have one sentence only, such as {single[0]!r}; add "
-            "sentences, or leave these classes out"
-        )
-
-
-def _check_consistent(items: Iterable[tuple[str, ...]], labels: Sequence[str], what: str) -> None:
-    """Raise if two equal sentences or pairs, in either order, have different labels."""
-    seen: dict[tuple[str, ...], str] = {}
-    for item, label in zip(items, labels, strict=True):
-        first = seen.setdefault(tuple(sorted(map(normal, item))), label)
-        if first != label:
-            shown = " and ".join(f"{text!r:.60}" for text in item)
-            raise DiffaugError(
-                f"{what} contradict each other: {shown} {'is' if len(item) == 1 else 'are'} both {first!r} and "
-                f"{label!r}; correct these rows"
-            )
 
 
 def _check_dev(labelled: Labelled, held: Labelled, report: Callable[[str], None]) -> None:

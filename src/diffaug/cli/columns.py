@@ -36,12 +36,12 @@ def parse_labels(options: list[str] | None) -> dict[str, str] | None:
     return labels or None
 
 
-def parse_columns(options: list[str] | None) -> dict[str, str | int] | None:
-    """Parse the option to a mapping from roles to columns."""
+def parse_columns(options: list[str] | None, name: str = "--column") -> dict[str, str | int] | None:
+    """Parse the option ``name`` to a mapping from roles to columns."""
     columns: dict[str, str | int] = {}
     for option in options or ():
-        role, equals, name = option.partition("=")
-        if not (equals and role and name):
-            raise DiffaugError(f"--column must have the form ROLE=NAME, got {option!r}")
-        columns[role] = name
+        role, equals, column = option.partition("=")
+        if not (equals and role and column):
+            raise DiffaugError(f"{name} must have the form ROLE=NAME, got {option!r}")
+        columns[role] = column
     return columns or None

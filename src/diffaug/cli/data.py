@@ -97,10 +97,17 @@ def mine(
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Of --sampling random.")] = 0,
     column: Columns = None,
+    label: Labels = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The column of --text with the sentences.", show_default=False),
+    ] = None,
 ) -> None:
     """Find hard negatives in your own text, and write triplets."""
     if out.suffix != ".csv":
         raise DiffaugError(f"--out must end in .csv, got {out}")
+    if out.exists():
+        raise DiffaugError(f"{out} exists; choose another name, or remove it")
     if sampling not in ("top", "random"):
         raise DiffaugError(f"--sampling must be top or random, got {sampling!r}")
     import csv
@@ -123,6 +130,8 @@ def mine(
         relative_margin=relative_margin,
         seed=seed,
         columns=parse_columns(column),
+        label_names=parse_labels(label),
+        text_column=text_column,
     )
     with atomic_file(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("anchor", "positive", "negative"), *triplets])

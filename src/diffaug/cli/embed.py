@@ -254,14 +254,19 @@ def predict(
     ] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
     column: Columns = None,
+    label_column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE=NAME", help="As --column, for --labels: sentence=body or class=queue."),
+    ] = None,
     device: Device = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Print the class of each sentence of a file, with its probability."""
     if kind not in ("logistic", "prototypes"):
         raise DiffaugError(f"--kind must be logistic or prototypes, got {kind!r}")
-    if save is not None and labels is None:
-        raise DiffaugError("--save needs --labels")
+    for option, value in (("--save", save), ("--label-column", label_column)):
+        if value is not None and labels is None:
+            raise DiffaugError(f"{option} needs --labels")
     from diffaug.data.documents import read_documents
 
     lines = read_documents(sentences, parse_columns(column)).sentences
@@ -269,7 +274,7 @@ def predict(
     if labels is not None:
         from diffaug.data.read import read_classes
 
-        examples = read_classes(labels)
+        examples = read_classes(labels, parse_columns(label_column, "--label-column"))
         embedder.fit_classifier(examples.sentences, examples.classes, kind)  # type: ignore[arg-type] # checked above
         if save is not None:
             embedder.save(save)

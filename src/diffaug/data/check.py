@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from diffaug.data.advice import (
-    column_options,
     column_settings,
-    command,
     encoding_advice,
     label_options,
     language_advice,
+    other_command,
     propose_columns,
+    setting,
+    train_command,
 )
 from diffaug.data.columns import Columns, Kind, Layout, find_layout, last_column, recognise
+from diffaug.data.decisive import check_decisive
 from diffaug.data.labels import Label
 from diffaug.data.leakage import find_leakage, sentence_columns
 from diffaug.data.problems import ProblemCount, quoted
@@ -43,6 +44,7 @@ from diffaug.errors import DiffaugError
 _USUAL_TOKENS = 32
 # Of more sentences than this, a sample is tokenised.
 _TOKENISED = 20_000
+_LABEL_ORDER = ("entailment", "neutral", "contradiction", "same", "different")
 _TOKENIZER = Path(__file__).parent.parent / "assets" / "mini" / "tokenizer.json"
 
 
@@ -93,20 +95,24 @@ def check(
         doubt = doubt if labels is None else None
         name = f"{layout.kind.value} ({layout.why})"
         report.add("kind", *([name] if doubt is None else [f"looks like {name}", f"but {doubt}"]))
+        quotes = _quotes(table)
         has_splits = split_index(layout.column_names(table)) is not None
         data = read_table(table, layout, reporter, labels)
     except DiffaugError as error:
         _add_problems(report, problems)
-        advice = encoding_advice(source) if "not UTF-8" in f"{error} {problems}" else _advice(source, columns, layout)
-        report.add("verdict", f"unusable: {error}", *advice)
+        if "not UTF-8" in problems.kinds:  # whatever else the error is about: the rows are incomplete
+            report.add("verdict", "unusable: the file is not UTF-8", *encoding_advice(source))
+        else:
+            advice = encoding_advice(source) if "not UTF-8" in str(error) else _advice(source, columns, layout)
+            report.add("verdict", f"unusable: {error}", *advice)
         report.usable = False
         return report
     skipped = f", {len(reporter.skipped):,} skipped ({reporter.skipped})" if reporter.skipped else ""
     with_problems = f", {len(problems):,} with problems" if problems else ""
     report.add("rows", f"{len(data):,} usable{skipped}{with_problems}")
-    use = _describe(data, report, str(source))
-    if reporter.notes:
-        report.add("note", *reporter.notes)
+    use = _describe(data, report, "FILE" if not isinstance(source, (str, os.PathLike)) else str(source))
+    if notes := [*reporter.notes, *quotes]:
+        report.add("note", *notes)
     for other in against:
         _add_shared(report, data, other)
     _add_problems(report, problems)
@@ -117,18 +123,90 @@ def check(
     elif report.usable:
         if problems:
             use.append("rows with problems raise an error unless they are skipped: --set data.on_bad=skip")
+            use += encoding_advice(source) if "not UTF-8" in problems.kinds else []
         if has_splits and layout.kind is Kind.SCORED_PAIRS:
             use.append("data.dev reads the rows of the split dev, data.test those of the split test")
-            use += encoding_advice(source) if "not UTF-8" in problems.kinds else []
         if columns and layout.kind is Kind.SCORED_PAIRS:
             use.append("in a recipe with " + " ".join(f"--set {one}" for one in column_settings("dev", columns)))
         use += language_advice(sentence_columns(data))
-    report.add("use" if report.usable else "verdict", *use)
+    commands: list[str] = []
     if report.usable and isinstance(source, (str, os.PathLike)):
-        all_pairs = isinstance(data, LabelledPairs) and (Label.NOT_ENTAILMENT in data.labels or not _triplets(data))
-        typed = command(layout.kind, str(source), columns, labels, all_pairs=all_pairs, skip=bool(problems))
-        report.add("type", typed)
+        commands = _commands(data, layout.kind, str(source), columns, labels, bool(problems), use)
+    if isinstance(data, list) and not columns:
+        use += _hidden_classes(source)
+    report.add("use" if report.usable else "verdict", *use)
+    if commands:
+        report.add("type", *commands)
     return report
+
+
+def _commands(
+    data: Any,
+    kind: Kind,
+    source: str,
+    columns: Columns | None,
+    labels: LabelNames | None,
+    problems: bool,
+    use: list[str],
+) -> list[str]:
+    """The commands that use the data; what they need to know is added to ``use``."""
+    if isinstance(data, list):
+        return [train_command(kind, source, columns, skip=problems)]
+    refused = _refused_in_training(data)
+    if refused:
+        use.append(f"{refused} raise an error unless they are left out: --set data.on_bad=skip")
+    all_pairs = isinstance(data, LabelledPairs) and (Label.NOT_ENTAILMENT in data.labels or not _triplets(data))
+    train = train_command(kind, source, columns, labels, all_pairs=all_pairs, skip=problems or bool(refused))
+    commands = [other_command("diffaug eval --model embedded --pairs", source, columns)] * (kind is Kind.SCORED_PAIRS)
+    try:
+        check_decisive(data, "the labels")
+    except DiffaugError as error:
+        use.append(f"not for diffaug adapt: {error}")
+        return [*commands, train]
+    if problems or labels:
+        return [*commands, train]
+    use.append("diffaug adapt tries several ways to learn from these labels; name your model in place of embedded")
+    return [*commands, other_command("diffaug adapt embedded --labels", source, columns, "--out adapted"), train]
+
+
+def _quotes(table: Table) -> list[str]:
+    """A hint if the cells of a TSV file seem to be in quotes, which are part of the text there."""
+    if not (table.may_have_header and table.separator == "\t" and table.format.startswith("a TSV")):
+        return []
+    rows = [[str(cell) for cell in cells] for _, cells in table.head()]
+    quoted_rows = [[cell for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"'] for cells in rows]
+    doubled = any('""' in cell[1:-1] for cells in quoted_rows for cell in cells)
+    if doubled or 2 * sum(map(bool, quoted_rows)) > len(rows):
+        return [
+            "some cells are in quotes, which are part of the text in a .tsv file; if they are not, rename it to .csv"
+        ]
+    return []
+
+
+def _refused_in_training(data: Any) -> str:
+    """Which rows training refuses though each can be read; empty if there are none."""
+    if isinstance(data, Classes):
+        rows = _judged(data)
+        if any(len(found) > 1 for found in rows.values()):
+            return "sentences with several classes"
+        counts = Counter(name for names in rows.values() for name in names)
+        return "classes with one sentence" if 1 in counts.values() else ""
+    if isinstance(data, LabelledPairs) and any(len(found) > 1 for found in _judged(data.without_neutral()).values()):
+        return "pairs with several labels"
+    return ""
+
+
+def _hidden_classes(source: Source) -> list[str]:
+    """What a table of sentences may be beside that: columns of classes have many names."""
+    with suppress(DiffaugError):
+        table, _ = open_source(source, ProblemCount())
+        proposals = [columns for kind, columns in propose_columns(table) if kind is Kind.CLASSES]
+        return [
+            f"the column {columns['class']} may hold the class of each sentence; if so, type: "
+            + other_command("diffaug data check", str(source), columns)
+            for columns in proposals
+        ]
+    return []
 
 
 def _advice(source: Source, columns: Columns | None, layout: Layout | None) -> list[str]:
@@ -140,13 +218,18 @@ def _advice(source: Source, columns: Columns | None, layout: Layout | None) -> l
         if layout is not None and layout.kind is Kind.LABELLED_PAIRS:
             values = list(dict.fromkeys(str(value).strip() for value in last_column(table, layout)))
             if 2 <= len(values) <= 3:
-                given = f" {column_options(columns)}" if columns else ""
-                typed = f"diffaug data check {shlex.quote(str(source))}{given} {label_options(values)}"
-                return [f"say what the labels mean, for example: {typed}"]
-        elif not columns and (proposal := propose_columns(table)) is not None:
-            kind, mapping = proposal
-            typed = f"diffaug data check {shlex.quote(str(source))} {column_options(mapping)}"
-            return [f"by their content, the columns may be {kind.value}; if so, type: {typed}"]
+                typed = other_command("diffaug data check", str(source), columns, label_options(values))
+                return [f"say what the labels mean; if this guess is right, type: {typed}"]
+            return [
+                f"say what each of the {len(values)} labels means: diffaug data check ... --label LABEL=MEANING (same, "
+                "different, entailment, neutral or contradiction)"
+            ]
+        if not columns and (layout is None or layout.refusal is not None):
+            return [
+                f"by their content, the columns may be {kind.value}; if so, type: "
+                + other_command("diffaug data check", str(source), mapping)
+                for kind, mapping in propose_columns(table)
+            ]
     return []
 
 
@@ -182,7 +265,7 @@ def _describe(data: Any, report: DataReport, source: str) -> list[str]:
         sentence, times = counts.most_common(1)[0]
         repeats.append(f"most frequent, {times:,} times: {quoted(sentence, 60)}")
     report.add("repeats", *repeats)
-    return [f"--set data.unlabelled={source}   unlabelled text for stage 2 of the semi-supervised settings"]
+    return [_use("unlabelled", source, "unlabelled text for stage 2 of the semi-supervised settings")]
 
 
 def _describe_positive(pairs: PositivePairs, report: DataReport, source: str) -> list[str]:
@@ -197,25 +280,31 @@ def _describe_positive(pairs: PositivePairs, report: DataReport, source: str) ->
     if odd:
         report.add("odd", *odd)
     if isinstance(pairs, Triplets):
-        return [f"--set data.nli={source}   stage 1, and stage 2 of the supervised setting"]
+        return [_use("nli", source, "stage 1, and stage 2 of the supervised setting")]
     negatives = ["no hard negatives: the positives of the other pairs in a batch are the negatives of a pair"]
     if repeated := rows - len(set(pairs.positives)):
         negatives.append(f"{repeated:,} positives repeat an earlier one; in one batch they are negatives of each other")
     report.add("negatives", *negatives)
-    return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug, simcse-sup and other supervised recipes"]
+    return [_use("nli", source, "stage 1 and stage 2 of adapt-diffaug, simcse-sup and other supervised recipes")]
 
 
 def _describe_classes(data: Classes, report: DataReport, source: str) -> list[str]:
     sizes = Counter(data.classes).most_common()
     report.add("classes", summary(data), *(f"{quoted(name)}: {count:,}" for name, count in sizes[:5]))
     _add_lengths(report, data.sentences)
-    _add_repeats(report, list(data), "classes")
-    if len(sizes) < 2:
+    judged = _judged(data)
+    _add_repeats(report, judged, len(data), "sentences", "classes")
+    usable = Counter(name for names in judged.values() if len(names) == 1 for name in names)
+    if sum(count > 1 for count in usable.values()) < 2:
         report.usable = False
-        return ["unusable: at least two classes are needed"]
+        return ["unusable: at least two classes with two sentences each are needed"]
     if single := [name for name, count in sizes if count == 1]:
         report.add("odd", f"{len(single):,} classes have only one sentence, for example {quoted(single[0])}")
-    return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug and adapt-simcse"]
+    return [_use("nli", source, "stage 1 and stage 2 of adapt-diffaug and adapt-simcse")]
+
+
+def _use(key: str, source: str, words: str) -> str:
+    return f"--set {setting(f'data.{key}', source)}   {words}"
 
 
 def _triplets(pairs: LabelledPairs) -> int:
@@ -226,32 +315,36 @@ def _triplets(pairs: LabelledPairs) -> int:
 
 
 def _describe_labelled(pairs: LabelledPairs, report: DataReport, source: str) -> list[str]:
-    counts = Counter(pairs.labels)
-    shares = {label: f"{100 * counts[label] / len(pairs):.1f} %" for label in Label if counts[label]}
-    report.add("labels", *(f"{label.value}: {counts[label]:,} ({share})" for label, share in shares.items()))
+    counts, words = Counter(pairs.labels), Counter(pairs.words())
+    order = [word for word in _LABEL_ORDER if words[word]]
+    report.add("labels", *(f"{word}: {words[word]:,} ({100 * words[word] / len(pairs):.1f} %)" for word in order))
     _add_lengths(report, [*pairs.premises, *pairs.hypotheses])
-    _add_repeats(report, [((premise, hypothesis), label) for premise, hypothesis, label in pairs], "labels")
+    _add_repeats(report, _judged(pairs), len(pairs), "pairs", "labels")
     if counts[Label.ENTAILMENT] in (0, len(pairs) - counts[Label.NEUTRAL]):
         report.usable = False
-        return ["unusable: both entailments and contradictions (or pairs labelled not_entailment) are needed"]
+        return [
+            "unusable: both entailments and contradictions (or pairs labelled same and pairs labelled different) are "
+            "needed; pairs that all match are read with --kind positive and both columns named, as in --column "
+            "anchor=sentence1 --column positive=sentence2"
+        ]
     if Label.NOT_ENTAILMENT in counts:
         report.add("training", summary(pairs))
-        return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug and adapt-simcse, which use all pairs"]
+        return [_use("nli", source, "stage 1 and stage 2 of adapt-diffaug and adapt-simcse, which use all pairs")]
     if not (built := _triplets(pairs)):
         report.add("triplets", "none can be built: no premise has both an entailment and a contradiction")
-        return [f"--set data.nli={source}   stage 1 and stage 2 of adapt-diffaug and adapt-simcse, which use pairs"]
+        return [_use("nli", source, "stage 1 and stage 2 of adapt-diffaug and adapt-simcse, which use pairs")]
     report.add(
         "triplets",
         f"{built:,} can be built from premises with an entailment and a contradiction",
         f"stage 1 learns from {len(pairs) - counts[Label.NEUTRAL]:,} of the {len(pairs):,} pairs: all but neutral ones",
     )
-    return [f"--set data.nli={source}   stage 1, and as triplets stage 2 of the supervised setting"]
+    return [_use("nli", source, "stage 1, and as triplets stage 2 of the supervised setting")]
 
 
 def _describe_scored(pairs: ScoredPairs, report: DataReport, source: str) -> list[str]:
     report.add("scores", *_histogram(pairs.scores))
     _add_lengths(report, [*pairs.first, *pairs.second])
-    _add_repeats(report, [(frozenset((first, second)), score) for first, second, score in pairs], "scores")
+    _add_repeats(report, _judged(pairs), len(pairs), "pairs", "scores")
     if min(pairs.scores) == max(pairs.scores):
         report.usable = False
         return [f"unusable: every score is {pairs.scores[0]:g}, so there is no ranking to compare with"]
@@ -262,9 +355,9 @@ def _describe_scored(pairs: ScoredPairs, report: DataReport, source: str) -> lis
     else:
         precision = f"{len(pairs)} pairs are too few to compare models"
     return [
-        f"--set data.dev={source}   to select the best checkpoint",
-        f"--set data.test={source}   to measure the result (never the same file as dev)",
-        f"--set data.nli={source}   to learn from, with adapt-diffaug or adapt-simcse (another file than dev and test)",
+        _use("dev", source, "to select the best checkpoint"),
+        _use("test", source, "to measure the result (never the same file as dev)"),
+        _use("nli", source, "to learn from, with adapt-diffaug or adapt-simcse (another file than dev and test)"),
         precision,
     ]
 
@@ -286,14 +379,27 @@ def _add_problems(report: DataReport, problems: ProblemCount) -> None:
         report.add("problems", f"{len(problems):,} in total: {problems}", *lines, *more)
 
 
-def _add_repeats(report: DataReport, judged: Sequence[tuple[object, object]], what: str) -> None:
-    """Repeated pairs, and how many have different labels or scores."""
-    values: dict[object, set[object]] = {}
-    for pair, value in judged:
-        values.setdefault(pair, set()).add(value)
-    conflicts = sum(len(found) > 1 for found in values.values())
-    lines = [f"{conflicts:,} pairs occur with different {what}"] if conflicts else []
-    report.add("repeats", _repeats(len(judged) - len(values), "pairs"), *lines)
+def _judged(data: LabelledPairs | ScoredPairs | Classes) -> dict[Hashable, set[Any]]:
+    """What each distinct pair or sentence was judged to be."""
+    values: dict[Hashable, set[Any]] = {}
+    found = data.words() if isinstance(data, LabelledPairs) else None
+    for i, (*texts, value) in enumerate(data):
+        value = value if found is None else found[i]
+        item = frozenset(texts) if isinstance(data, ScoredPairs) else tuple(texts)
+        values.setdefault(item, set()).add(value)
+    return values
+
+
+def _add_repeats(report: DataReport, judged: Mapping[Hashable, set[Any]], rows: int, items: str, what: str) -> None:
+    """Repeated pairs or sentences, and how many have different labels, scores or classes."""
+    conflicts = {item: found for item, found in judged.items() if len(found) > 1}
+    lines = []
+    if conflicts:
+        item, found = next(iter(conflicts.items()))
+        shown = " and ".join(quoted(text, 50) for text in cast("Iterable[str]", item))
+        values = " and ".join(sorted(map(str, found)))
+        lines = [f"{len(conflicts):,} {items} occur with different {what}, for example {shown}: {values}"]
+    report.add("repeats", _repeats(rows - len(judged), items), *lines)
 
 
 def _add_lengths(report: DataReport, texts: list[str]) -> None:
@@ -307,7 +413,7 @@ def _add_lengths(report: DataReport, texts: list[str]) -> None:
         "length",
         f"median {median} words, 90th percentile {most}, maximum {words.max():,}",
         f"{about}{share} of the sentences have more than the usual {_USUAL_TOKENS} tokens"
-        + (" and would be truncated" if long else ""),
+        + (" and would be truncated (data.max_length)" if long else ""),
     )
 
 

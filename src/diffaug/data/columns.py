@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
 from diffaug.data.labels import has_no_gold_label, parse_label, parse_score
 from diffaug.data.problems import printable
-from diffaug.data.table import Row, Table
+from diffaug.data.table import SEPARATORS, Row, Table
 from diffaug.errors import DiffaugError
 
 Columns = Mapping[str, str | int]
@@ -70,11 +71,8 @@ _LABEL_NAMES = {
 }
 _KNOWN_NAMES = {name for roles in ROLES.values() for names in roles.values() for name in names}
 _ELSEWHERE = "(in a recipe: data.columns; on the command line: --column ROLE=NAME)"
-_SEPARATORS = {
-    "\t": ("tabs", "rename it to .tsv"),
-    ";": ("semicolons", "rename it to .csv"),
-    ",": ("commas", "rename it to .csv"),
-}
+# A character that is written without spaces, of which two are about a word.
+_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]")
 
 
 @dataclass(frozen=True)
@@ -253,8 +251,8 @@ def _missing_columns(
     ]
     hint = f"rename a column, or set columns={{{missing[0]!r}: NAME}} {_ELSEWHERE}"
     if table.separator is not None and len(names) == 1 and (other := _other_separator(table, names)):
-        hint = f"the file seems to be separated by {_SEPARATORS[other][0]}, "
-        hint += f"not by {_SEPARATORS[table.separator][0]}: {_SEPARATORS[other][1]}"
+        hint = f"the file seems to be separated by {SEPARATORS[other]}, not by {SEPARATORS[table.separator]}: "
+        hint += "rename it to .tsv" if other == "\t" else "rename it to .csv"
     where = f"{table.name}, line 1" if table.may_have_header else table.name
     there = ", ".join(printable(name) or "(no name)" for name in names)
     return LayoutError(
@@ -275,27 +273,38 @@ def _by_content(table: Table, kind: Kind) -> Layout:
         if len(matching) != 1:
             raise _ambiguous(table, kind, head)
         target = matching[0]
-        first = rows[0]
-        recurs = first[target] in {row[target] for row in rows[1:]}
-        if table.may_have_header and _like_names(first) and not recurs:  # probably a header, not a class of one row
+        others = Counter(row[target] for row in rows[1:])
+        # A first class of one row is probably a header.
+        header = rows[0][target] not in others and (_like_names(rows[0]) or min(others.values()) > 1)
+        if table.may_have_header and header:
             raise _ambiguous(table, kind, head)
         return _unnamed(kind, [1 - target, target], width, f"no header, text and a class in column {target + 1}")
     if kind in (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS):
         test, what = (_is_label, "label") if kind is Kind.LABELLED_PAIRS else (_is_number, "number")
         matching = _columns_of(test, rows)
         first = head[0][1]
-        if len(matching) != 1 or (
-            table.may_have_header and _like_names(first) and not test(first[min(matching[0], len(first) - 1)])
-        ):
+        if len(matching) != 1 or (first_row_names(table) and not test(first[min(matching[0], len(first) - 1)])):
             raise _ambiguous(table, kind, head)
         target = matching[0]
         indices = [*(i for i in range(width) if i != target), target]
+        columns = list(zip(*rows, strict=True))
+        if kind is Kind.SCORED_PAIRS and (
+            _like_ids(columns[target]) or any(map(_may_be_classes, (columns[i] for i in indices[:2])))
+        ):
+            raise _ambiguous(table, kind, head)
         return _unnamed(kind, indices, width, f"no header, two columns of text and a {what} in column {target + 1}")
     for test, what in ((_is_number, "numbers"), (_is_label, "labels")):
         if wrong := _columns_of(test, rows):
             raise LayoutError(f"{table.name}: column {wrong[0] + 1} holds {what}, not sentences", [roles[wrong[0]]])
     if table.may_have_header:
         _refuse_possible_header(table, kind, head, rows)
+    for index, cells in enumerate(zip(*rows, strict=True)):
+        if width > 1 and _may_be_classes(cells):
+            raise LayoutError(
+                f"{table.name}: column {index + 1} repeats few short texts, such as {str(cells[-1])[:40]!r}, which may "
+                f"be classes; say which column is what {_ELSEWHERE}",
+                [roles[index]],
+            )
     return _unnamed(kind, range(width), width, f"no header, {width} column{'s' * (width > 1)} of text")
 
 
@@ -324,7 +333,7 @@ def _refuse_possible_header(table: Table, kind: Kind, head: list[Row], rows: lis
 
 def _ambiguous(table: Table, kind: Kind, head: list[Row]) -> LayoutError:
     """The error for columns that cannot be told apart: missing names in a header, or a request for numbers."""
-    if table.may_have_header and _like_names(head[0][1]):
+    if first_row_names(table):
         names = _header(table)
         return _missing_columns(table, kind, {}, names, _missing(kind, {}, names))
     width = _width(head)
@@ -339,7 +348,7 @@ def _ambiguous(table: Table, kind: Kind, head: list[Row]) -> LayoutError:
 
 def _other_separator(table: Table, lines: Sequence[str]) -> str | None:
     """A character that splits nearly every line into the same number of cells, other than the format's own."""
-    for separator in _SEPARATORS:
+    for separator in SEPARATORS:
         if separator != table.separator:
             count, times = Counter(line.count(separator) for line in lines).most_common(1)[0]
             if count and times > 0.9 * len(lines):
@@ -372,22 +381,78 @@ def _is_label(value: object) -> bool:
     return parse_label(value) is not None
 
 
+def first_row_names(table: Table) -> bool:
+    """Whether the first row of a file may hold column names: short cells, or text above numbers or labels."""
+    if not table.may_have_header:
+        return False
+    (_, first), *rest = table.head()
+    if _like_names(first):
+        return True
+    columns = zip(*(cells for _, cells in rest if len(cells) == len(first)), strict=True)
+    return len(rest) > 1 and any(
+        str(name).strip() and not test(name) and all(map(test, column))
+        for name, column in zip(first, columns, strict=False)
+        for test in (_is_number, _is_label)
+    )
+
+
 def _like_names(cells: Sequence[object]) -> bool:
-    """Whether a row may be a header: short cells without final punctuation, all different."""
+    """Whether a row may be a header: short cells without final punctuation, all different.
+
+    The first may be empty: pandas writes its index without a name.
+    """
     texts = [str(cell).strip() for cell in cells]
-    short = all(text and len(text) <= 40 and len(text.split()) <= 3 and text[-1] not in '.?!"' for text in texts)
-    return short and len(set(texts)) == len(texts)
+    named = texts[1:] if len(texts) > 1 and not texts[0] else texts
+    return all(len(text) <= 40 and _is_short(text) for text in named) and len(set(texts)) == len(texts)
 
 
 def _like_classes(cells: Sequence[object]) -> bool:
     """Whether a column may hold the class of each row: short names, most of which repeat."""
     texts = [str(cell).strip() for cell in cells]
-    short = all(text and len(text.split()) <= 3 and text[-1] not in '.?!"' for text in texts)
-    return short and 2 * len(set(texts)) <= len(texts)
+    return _mostly(_is_short, texts) and 2 * len(set(texts)) <= len(texts)
+
+
+def _may_be_classes(cells: Sequence[object]) -> bool:
+    """As `_like_classes` but for longer names, which may be sentences too."""
+    texts = [str(cell).strip() for cell in cells]
+    return len(texts) >= 10 and _mostly(lambda text: _is_short(text, 6), texts) and 2 * len(set(texts)) <= len(texts)
+
+
+def _is_short(text: str, words: int = 3) -> bool:
+    """Whether a text is a name rather than a sentence: few words, no final punctuation."""
+    return bool(text) and word_count(text) <= words and text[-1] not in '.?!"'
+
+
+def word_count(text: str) -> int:
+    """The number of words, also in scripts without spaces, in which two characters are about a word."""
+    return max(len(text.split()), (len(_IDEOGRAPH.findall(text)) + 1) // 2)
+
+
+def _like_ids(cells: Sequence[object]) -> bool:
+    """Whether a column of numbers counts its rows."""
+    numbers = [number for cell in cells if (number := parse_score(cell)) is not None]
+    return len(numbers) > 2 and all(b - a == 1 for a, b in pairwise(numbers))
 
 
 def _normalise(name: str) -> str:
     return re.sub(r"[\s\-]+", "_", name.strip().casefold())
+
+
+def find_layouts(
+    table: Table, kinds: Iterable[Kind], columns: Columns | None = None
+) -> tuple[dict[Kind, Layout], dict[Kind, LayoutError]]:
+    """The layouts of the kinds that a table may hold, and why it does not hold the others."""
+    layouts: dict[Kind, Layout] = {}
+    errors: dict[Kind, LayoutError] = {}
+    for kind in kinds:
+        try:
+            layouts[kind] = find_layout(table, kind, columns)
+        except LayoutError as error:
+            errors[kind] = error
+    if any(layout.header for layout in layouts.values()):
+        # The first row has the column names of one kind, so it is no row of another.
+        layouts = {kind: layout for kind, layout in layouts.items() if layout.header}
+    return layouts, errors
 
 
 def recognise(table: Table, columns: Columns | None = None) -> tuple[Layout, str | None]:
@@ -399,13 +464,7 @@ def recognise(table: Table, columns: Columns | None = None) -> tuple[Layout, str
     Raises:
         DiffaugError: it is no known kind; the message names the closest one.
     """
-    layouts: dict[Kind, Layout] = {}
-    errors: dict[Kind, LayoutError] = {}
-    for kind in Kind:
-        try:
-            layouts[kind] = find_layout(table, kind, columns)
-        except LayoutError as error:
-            errors[kind] = error
+    layouts, errors = find_layouts(table, Kind, columns)
     if not layouts:
         raise DiffaugError(_closest(table, errors))
     if Kind.TRIPLETS in layouts:
@@ -462,10 +521,10 @@ def last_column(table: Table, layout: Layout) -> list[object]:
 
 
 def _closest(table: Table, errors: dict[Kind, LayoutError]) -> str:
-    """Name the kind of which the most columns were found, and what it lacks."""
+    """Name the kind of which the largest part of the columns was found, and what it lacks."""
 
-    def found(kind: Kind) -> int:
-        return len(ROLES[kind]) - len(errors[kind].missing) if errors[kind].missing else 0
+    def found(kind: Kind) -> float:
+        return 1 - len(errors[kind].missing) / len(ROLES[kind]) if errors[kind].missing else 0
 
     kind = max(Kind, key=found)
     if found(kind):

@@ -327,9 +327,12 @@ class Corpus:
             rows = {sentence: name for sentence, name in rows.items() if counts[name] > 1}
         names = {name: number for number, name in enumerate(dict.fromkeys(rows.values()))}
         if len(names) < 2:
+            given = dict.fromkeys(data.classes)
+            found = f"{len(names)} of {len(given)} classes have two sentences"
+            if len(given) == 1:
+                found = f"every sentence has the class {quoted(data.classes[0])}"
             raise DiffaugError(
-                f"{self._named('nli')}: every sentence has the class {quoted(data.classes[0])}; at least two classes "
-                "with two sentences each are needed"
+                f"{self._named('nli')}: {found}; at least two classes with two sentences each are needed"
             )
         labels = tuple(names[name] for name in rows.values())
         return Examples((self._tokenised(list(rows)),), labels, "class", self._settings.per_class)

@@ -38,6 +38,8 @@ _WORDS = {word: label for label, words in _SPELLINGS.items() for word in words}
 _TWO = {1: Label.ENTAILMENT, 0: Label.NOT_ENTAILMENT}
 _THREE = {0: Label.ENTAILMENT, 1: Label.NEUTRAL, 2: Label.CONTRADICTION}
 
+# 3,5 as Excel writes it in many countries. 1,234 is no score: it may be a thousand.
+_DECIMAL_COMMA = re.compile(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
 _NAMES_LABEL_1 = re.compile(r"is_|entail|duplicate|paraphrase|same|match|equal|equivalent|positive", re.IGNORECASE)
 
 KNOWN_LABELS = (
@@ -101,8 +103,11 @@ def parse_score(value: object) -> float | None:
     """The number in a cell; None if there is none, or if it is nan or infinite."""
     if isinstance(value, bool) or not isinstance(value, (str, Real)):
         return None
-    if isinstance(value, str) and "_" in value:  # Python reads 1_000 as a number; people do not
-        return None
+    if isinstance(value, str):
+        if "_" in value:  # Python reads 1_000 as a number; people do not
+            return None
+        if _DECIMAL_COMMA.fullmatch(value.strip()):
+            value = value.replace(",", ".")
     try:
         number = float(value)
     except (ValueError, OverflowError):

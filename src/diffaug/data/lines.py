@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -100,8 +101,6 @@ def _open(path: Path, compression: str) -> Iterator[IO[bytes]]:
 
 def _check_first_line(raw: bytes, path: Path, compression: str) -> None:
     """Detect files of which every line would be an error."""
-    if raw.startswith(_UTF16):
-        raise DiffaugError(f"{path} is UTF-16, not UTF-8; convert it first (iconv -f utf-16 -t utf-8)")
     if raw.startswith(_EXCEL):
         raise DiffaugError(
             f"{path} is an Excel workbook or another archive, whatever its name says; save it as 'CSV UTF-8' in Excel"
@@ -109,6 +108,19 @@ def _check_first_line(raw: bytes, path: Path, compression: str) -> None:
     for magic, suffix in _MAGIC.items():
         if not compression and raw.startswith(magic):
             raise DiffaugError(f"{path} is compressed with {COMPRESSIONS[suffix]}; rename it to {path.name}{suffix}")
+    if encoding := utf16_name(raw):
+        raise DiffaugError(f"{path} is UTF-16, not UTF-8; convert it first (iconv -f {encoding} -t utf-8)")
+
+
+def utf16_name(raw: bytes) -> str | None:
+    """The name of the UTF-16 encoding of the first bytes of a file; None if they are not UTF-16."""
+    if raw.startswith(_UTF16):
+        return "utf-16"
+    # Without a byte order mark: one byte of each Latin character is zero.
+    for encoding, zeros, others in (("utf-16-le", raw[1:61:2], raw[:60:2]), ("utf-16-be", raw[:60:2], raw[1:61:2])):
+        if len(zeros) > 1 and 2 * zeros.count(0) > len(zeros) and not others.count(0):
+            return encoding
+    return None
 
 
 def skip_blank(
@@ -135,8 +147,14 @@ def skip_blank(
 
 
 def json_values(lines: Iterable[Line], name: str, report: Report) -> Iterator[tuple[int, Any]]:
-    """The value on each line of a JSON Lines file."""
+    """The value on each line of a JSON Lines file.
+
+    Raises:
+        DiffaugError: the file is one JSON array.
+    """
     for number, text in lines:
+        if number == 1 and re.fullmatch(r"\s*\[\s*(\{.*)?", text):
+            raise DiffaugError(f"{name} is one JSON array; write one object per line instead")
         try:
             yield number, json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -29,6 +29,7 @@ class Problem:
         detail: what is wrong with this row.
         harmless: the row is not an error and is skipped whatever ``on_bad`` says: an empty line of plain text, a pair
             without a gold label, a row of another split.
+        advice: what to do about it, if that is not to correct the row.
     """
 
     source: str
@@ -37,9 +38,11 @@ class Problem:
     kind: str
     detail: str
     harmless: bool = False
+    advice: str = ""
 
     def __str__(self) -> str:
-        return f"{self.source}, {self.unit} {self.number:,}: {self.detail}"
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.source}, {self.unit} {self.number:,}: {self.detail}{advice}"
 
 
 OnBad = Literal["error", "skip"] | Callable[[Problem], None]

@@ -20,6 +20,7 @@ from diffaug.data.columns import (
     Layout,
     LayoutError,
     find_layout,
+    find_layouts,
     is_negatives_name,
     labelled_or_scored,
 )
@@ -114,16 +115,12 @@ def read_labelled(
 ) -> Labelled:
     """Labelled data of any kind: triplets, labelled or scored pairs, sentences with a class, or positive pairs."""
     table, reporter = open_source(source, on_bad)
-    layouts: dict[Kind, Layout] = {}
-    errors: dict[Kind, LayoutError] = {}
-    for kind in (Kind.TRIPLETS, Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS, Kind.CLASSES, Kind.POSITIVE_PAIRS):
-        try:
-            layouts[kind] = find_layout(table, kind, columns)
-        except LayoutError as error:
-            errors[kind] = error
+    kinds = (Kind.TRIPLETS, Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS, Kind.CLASSES, Kind.POSITIVE_PAIRS)
+    layouts, errors = find_layouts(table, kinds, columns)
     if not layouts:
         raise LayoutError(
-            f"{table.name} holds neither triplets nor labelled or positive pairs; {_nearest(errors)}",
+            f"{table.name} holds no labels that are recognised (diffaug data check proposes columns); "
+            f"{_nearest(errors)}",
             errors[Kind.TRIPLETS].missing,
         )
     layout = next(iter(layouts.values()))
@@ -208,7 +205,7 @@ def read_table(
         if parse is not None:
             parsed = parse(cells[layout.indices[-1]])
             if isinstance(parsed, _Bad):
-                reporter(Problem(table.name, table.unit, number, parsed.kind, parsed.detail, parsed.harmless))
+                reporter(Problem(table.name, table.unit, number, **vars(parsed)))
                 continue
             values.append(parsed)
         for column, value in zip(columns, values, strict=True):
@@ -260,6 +257,7 @@ class _Bad:
     kind: str
     detail: str
     harmless: bool = False
+    advice: str = ""
 
 
 class _LabelParser:
@@ -276,7 +274,9 @@ class _LabelParser:
             if has_no_gold_label(cell):
                 return _Bad(WITHOUT_GOLD, f"the label {quoted(cell)} means no gold label", harmless=True)
             advice = "map others with labels={LABEL: 'entailment'} (in a recipe: data.label_names)"
-            return _Bad("unknown label", f"the label {quoted(cell)} is unknown; known are {self._known}; {advice}")
+            return _Bad(
+                "unknown label", f"the label {quoted(cell)} is unknown", advice=f"known are {self._known}; {advice}"
+            )
         if self._words is None:
             self._words = isinstance(label, Label)
         elif self._words != isinstance(label, Label):
@@ -290,7 +290,9 @@ def _parse_score(cell: object) -> float | _Bad:
 
 
 def _parse_class(cell: object) -> str | _Bad:
-    name = "" if cell is None or cell is MISSING else str(cell).strip()
+    if isinstance(cell, float) and cell.is_integer():  # a column of numbers with an empty cell
+        cell = int(cell)
+    name = "" if cell is None or cell is MISSING or cell != cell else str(cell).strip()  # nan differs from itself
     return name or _Bad("no class", "the class is empty")
 
 

@@ -75,6 +75,12 @@ class LabelledPairs(Records):
     hypotheses: list[str]
     labels: list[Label]
 
+    def words(self) -> list[str]:
+        """The labels as people name them: same and different in data with two labels."""
+        if Label.NOT_ENTAILMENT not in self.labels:
+            return [label.value for label in self.labels]
+        return ["same" if label is Label.ENTAILMENT else "different" for label in self.labels]
+
     def binary(self) -> list[int]:
         """1 for entailment, 0 for everything else."""
         return [int(label is Label.ENTAILMENT) for label in self.labels]
@@ -127,6 +133,11 @@ class Classes(Records):
 
 Labelled = PositivePairs | LabelledPairs | ScoredPairs | Classes
 """Labelled data of any kind; triplets are positive pairs too."""
+
+
+def normal(text: str) -> str:
+    """A sentence without differences in case and spaces, which make no other sentence of it."""
+    return " ".join(text.casefold().split())
 
 
 AnyRecords = TypeVar("AnyRecords", bound=Records)

@@ -31,6 +31,7 @@ from diffaug.provenance import checksum, report_read
 
 HUB_PREFIX = "hub:"
 SAMPLE_PREFIX = "sample:"
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}
 IN_MEMORY = "passed in memory"
 """What a recipe records, in place of a file name, for data that was passed in Python."""
 
@@ -49,8 +50,8 @@ _FORMATS = {
     ".parquet": "a Parquet file",
 }
 _WORKBOOKS = {".xlsx", ".xls", ".xlsm", ".ods"}
-# Rows that are inspected to find out what the columns are.
-_HEAD = 100
+# Rows that are inspected to find out what the columns are: enough to see that a class repeats.
+_HEAD = 1000
 
 STSB_COLUMNS = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
 """The columns of sts-train.csv, sts-dev.csv and sts-test.csv: tab-separated, no header, and in some rows more columns
@@ -314,8 +315,11 @@ def _text_table(suffix: str, lines: Iterator[Line], name: str, compressed: str, 
     lines = chain(head, lines)
     if suffix == ".csv":
         head = list(islice(lines, _HEAD))
-        separator = ";" if _has_semicolons([text for _, text in head if text]) else ","
-        words = words.replace("CSV file", "CSV file separated by semicolons") if separator == ";" else words
+        stated = re.fullmatch("sep=(.)", head[0][1]) if head else None  # a line for Excel
+        head = head[1:] if stated else head
+        separator = stated[1] if stated else _separator([text for _, text in head if text])
+        if separator in SEPARATORS and separator != ",":
+            words = words.replace("CSV file", f"CSV file separated by {SEPARATORS[separator]}")
         records = skip_blank(csv_records(chain(head, lines), name, report, separator), name, report)
         return Table(name, words, None, records, "line", may_have_header=True, separator=separator)
     filled = skip_blank(lines, name, report, harmless=suffix == ".txt")
@@ -327,14 +331,28 @@ def _text_table(suffix: str, lines: Iterator[Line], name: str, compressed: str, 
     return Table(name, words, ("sentence",), sentences, "line", plain_text=True)
 
 
-def _has_semicolons(lines: list[str]) -> bool:
-    """Whether a CSV file is separated by semicolons, as Excel writes it in many countries: its first line says so.
+def _separator(lines: list[str]) -> str:
+    """What separates the cells of a CSV file: semicolons, as Excel writes it in many countries, tabs, bars or commas.
 
-    In a file of one line, or without a constant number of semicolons, they may be punctuation.
+    The first line says so: in a file of one line, or where a character does not occur equally often in nearly all
+    lines, it may be punctuation.
     """
-    widths = Counter(len(next(csv.reader([line], delimiter=";"), ())) for line in lines)
-    width, times = widths.most_common(1)[0] if widths else (0, 0)
-    return len(lines) > 1 and width > 1 and "," not in lines[0] and times > 0.9 * len(lines)
+    for separator in SEPARATORS:
+        if separator != "," and len(lines) > 1 and "," not in lines[0] and separator in lines[0]:
+            widths = _record_widths(lines, separator)
+            width, times = widths.most_common(1)[0] if widths else (0, 0)
+            if width > 1 and times > 0.9 * widths.total():
+                return separator
+    return ","
+
+
+def _record_widths(lines: list[str], separator: str) -> Counter[int]:
+    """How many records have how many cells; empty if the lines are no CSV."""
+    texts = (text.replace("\r", " ") + "\n" for text in lines)
+    try:
+        return Counter(map(len, csv.reader(texts, delimiter=separator)))
+    except csv.Error:
+        return Counter()
 
 
 def _is_stsb(cells: Sequence[str]) -> bool:
