@@ -28,7 +28,7 @@ from diffaug.training.loop import TrainingInterrupted
 
 def prefer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Choose this candidate, whatever its score is."""
-    monkeypatch.setattr(run, "choose", lambda rows: next(row for row in rows if row.name == name))
+    monkeypatch.setattr(run, "choose", lambda rows, confidence: next(row for row in rows if row.name == name))
 
 
 @pytest.mark.parametrize("kind", KINDS)
