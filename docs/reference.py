@@ -82,10 +82,11 @@ def _section(field: dataclasses.Field[Any]) -> type | None:
 
 def _table(owner: type, fields: list[dataclasses.Field[Any]], prefix: str) -> list[str]:
     described = descriptions(owner)
-    rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    # The class lets the style sheet (assets/site.css) arrange the table on a phone.
+    rows = ['<div class="described" markdown>', "", "| setting | type | default | meaning |", "|---|---|---|---|"]
     for f in fields:
         rows.append(f"| `{prefix}{f.name}` | {_type(f)} | {_default(f)} | {_cell(described.get(f.name, ''))} |")
-    return rows
+    return [*rows, "", "</div>"]
 
 
 def _summary(owner: type) -> str:
@@ -105,7 +106,7 @@ def descriptions(owner: type) -> dict[str, str]:
 def _type(field: dataclasses.Field[Any]) -> str:
     """An annotation in words: `int | Literal["auto"] | None` is int, `auto` or null."""
     parts: list[str] = []
-    for values, other in re.findall(r"Literal\[([^]]*)\]|((?:[^|\[]|\[[^]]*\])+)", str(field.type)):
+    for values, other in re.findall(r"\s*Literal\[([^]]*)\]\s*|((?:[^|\[]|\[[^]]*\])+)", str(field.type)):
         if values:
             parts += [f"`{ast.literal_eval(value.strip())}`" for value in values.split(",")]
         elif other.strip():

@@ -51,6 +51,7 @@ def test_the_reference_has_every_command_and_describes_every_setting(staging: Mo
         names = {f"{section}.{key}" for key in values} if f"## {section}\n" in settings else {section}
         assert names <= set(described)
     assert all(len(meaning) > 5 for meaning in described.values())
+    assert "| `stage1.steps` | int, `auto` or null |" in settings
 
 
 def test_every_extra_is_in_the_table_of_the_installation() -> None:

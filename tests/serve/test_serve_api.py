@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,9 @@ import numpy as np
 import pytest
 from serve_gate import Gate
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
+from diffaug.cli import app as command_line
 from diffaug.data.documents import Documents
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -206,6 +209,24 @@ def test_names_of_models(tmp_path: Path, embedder: Embedder) -> None:
         create_app([Served("a", embedder), Served("a", embedder)], LIMITS)
     with pytest.raises(DiffaugError, match="queue limit must be at least 2,048"):
         create_app([Served("a", embedder)], LIMITS, 10)
+
+
+def test_command_serves_with_a_small_cache_of_shapes(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a server that has seen many batches is measured by benchmarks/serve.py --requests."""
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setenv(name, "")
+    monkeypatch.delenv(name)
+    seen = []
+
+    def look(app: Any, sock: Any, limits: Any) -> None:
+        sock.close()
+        with TestClient(app, "http://127.0.0.1") as client:
+            seen.append((os.environ[name], client.get("/v1/models").json()["data"][0]["id"]))
+
+    monkeypatch.setattr("diffaug.serve.web.run", look)
+    result = CliRunner().invoke(command_line, ["serve", str(tiny_bert), "--device", "cpu", "--port", "0"])
+    assert result.exit_code == 0, result.output
+    assert seen == [("64", tiny_bert.name)]
 
 
 def test_health_and_metrics(client: TestClient) -> None:

@@ -93,6 +93,7 @@ def label(serve: Callable[..., Any], tmp_path: Path, open_page: Callable[..., An
             servers.append(serve(app, LIMITS))
             servers.append(servers[0].__enter__())
         page = open_page(servers[1], **options)
+        page.locator("#asked", has_text=store.kind.prompt).wait_for()
         page.get_by_label("Your name").fill(name)
         page.keyboard.press("Enter")
         page.wait_for_selector(".sentence, #done")
@@ -121,6 +122,7 @@ def test_keyboard_is_enough(label: Callable[..., Any], tmp_path: Path) -> None:
     assert answers(tmp_path)[-1] == (4, "same")
     assert "3 of 8 questions answered" in page.locator("#progress").inner_text()
     assert "a minute" in page.locator("#progress").inner_text()
+    assert page.locator("#question").get_attribute("aria-live") == "polite"  # a screen reader says the next question
     page.keyboard.press("x")  # means nothing
     page.keyboard.press("Control+1")  # belongs to the browser
     page.locator("button[data-value=different]").focus()
@@ -204,7 +206,7 @@ class Fitted:
     """A background thread that has fitted a head."""
 
     curve: ClassVar[dict[str, Any]] = {
-        "candidate": "linear map", "measure": "Spearman", "labels": 120, "more": 300, "sizes": [20, 40, 60, 80],
+        "candidate": "linear map", "measure": "average precision", "labels": 120, "more": 300, "sizes": [20, 40, 60, 80],
         "scores": [71.0, 73.5, 75.0, 75.75], "gain": 2.0, "low": 0.5, "high": 3.5, "visible": 2.5, "before": 70.0,
         "words": "300 more labels would bring +2.0 points.",
     }  # fmt: skip
@@ -235,6 +237,7 @@ def test_adapt_is_started_watched_and_cancelled_by_keyboard(
     page.keyboard.press("Enter")
     chart = page.locator("#curve svg")
     chart.wait_for()
+    assert page.locator("#curve h2").inner_text() == "Average precision on held-out answers"
     assert "71.0, 73.5, 75.0, 75.8" in str(chart.get_attribute("aria-label"))
     heights = [float(chart.locator("circle:not(.open)").nth(i).get_attribute("cy")) for i in range(4)]
     assert heights == sorted(heights, reverse=True)  # a higher score is higher up
@@ -318,6 +321,27 @@ def test_killed_server_loses_nothing(open_page: Callable[..., Any], tmp_path: Pa
         server.wait()
 
 
+def test_answer_to_an_earlier_search_is_not_shown(
+    open_page: Callable[..., Any], serve: Callable[..., Any], embedder: Embedder, sentences: list[str]
+) -> None:
+    corpus = MemoryCorpus("s.txt", Documents(sentences, {}), embedder.encode(sentences))
+    with serve(create_app([Served("one", embedder, corpus)], LIMITS), LIMITS) as url:
+        page = open_page(url)
+        waiting: list[Any] = []
+        page.route("**/search", lambda route: waiting.append(route))
+        for text in ("first", "second"):
+            page.get_by_label("Query").fill(text)
+            page.keyboard.press("Enter")
+        while len(waiting) < 2:
+            page.wait_for_timeout(10)
+        for route, text in ((waiting[1], "the second"), (waiting[0], "the first")):
+            hit = {"index": 0, "score": 0.5, "sentence": text, "columns": {}}
+            with page.expect_response("**/search"):
+                route.fulfill(json={"model": "one", "hits": [hit], "truncated": [], "max_tokens": 32})
+        page.wait_for_timeout(100)
+        assert page.locator(".hits p").all_inner_texts() == ["the second"]
+
+
 def test_search_page(
     open_page: Callable[..., Any],
     serve: Callable[..., Any],
@@ -349,18 +373,30 @@ def test_search_page(
         expected = embedder.search(documents.sentences, "A dog runs.", 10)
         assert hits.first.locator("p").first.inner_text() == documents.sentences[expected[0].index]
         assert hits.first.locator(".score").inner_text() == f"{expected[0].score:.2f}"
+        theirs = {documents.sentences[hit.index] for hit in other.search(documents.sentences, "A dog runs.", 10)}
+        for i, hit in enumerate(expected):
+            alone = documents.sentences[hit.index] not in theirs
+            assert hits.nth(i).locator(".quiet", has_text="only here").count() == alone
+        assert any(documents.sentences[hit.index] not in theirs for hit in expected)
         text = hits.nth(1).locator("p").first.inner_text()
         with page.expect_response(re.compile("/search")):
             hits.nth(1).get_by_role("button", name="More like this").click()
         page.locator(".hits p", has_text=text).first.wait_for(state="detached")
         assert page.get_by_label("Query").input_value() == text
         assert text not in page.locator(".hits").first.locator("p").all_inner_texts()
+        page.reload()  # repeats the search, without the row that it was about
+        page.wait_for_selector(".hits li")
+        assert page.get_by_label("Query").input_value() == text
+        assert text not in page.locator(".hits").first.locator("p").all_inner_texts()
+        page.go_back()
+        page.locator(".hits p", has_text=text).first.wait_for()
+        assert page.get_by_label("Query").input_value() == "A dog runs."
         page.get_by_label("Query").fill(NASTY)
         page.get_by_label("Filter by column").select_option("odd")
         page.get_by_label("Value of the column").fill("0")
         page.get_by_role("button", name="Search").click()
         page.locator(".hits .quiet", has_text="odd: 1").first.wait_for(state="detached")
-        assert set(page.locator(".hits .quiet").all_inner_texts()) == {"odd: 0"}
+        assert {text.split(" · ")[-1] for text in page.locator(".hits .quiet").all_inner_texts()} == {"odd: 0"}
         assert NASTY in page.locator(".hits p").all_inner_texts()
         assert page.evaluate("window.broken") is None
         assert page.evaluate("document.documentElement.scrollWidth") <= 360

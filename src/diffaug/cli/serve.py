@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,6 +72,9 @@ def serve(
 ) -> None:
     """Serve a model over HTTP: embeddings as OpenAI's clients ask for them, similarity, and search with a page."""
     require_packages()
+    # torch keeps code for each shape of a matrix product on the CPU, by default for 1,024 of them. A server meets new
+    # shapes in every batch, so that its memory would grow by hundreds of MB. A batch needs a few dozen.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     from diffaug.serve.api import Served, create_app, served_name
     from diffaug.serve.corpus import MemoryCorpus, open_corpus
     from diffaug.serve.web import Limits, listen

@@ -135,7 +135,7 @@ function begin() {
     localStorage.removeItem("annotator");
     location.reload();
   };
-  byId("who").replaceChildren(annotator, " ", el("button", { type: "button", class: "small", on: { click: other } }, "Somebody else"));
+  byId("who").replaceChildren(annotator, " ", el("button", { type: "button", class: "small", on: { click: other } }, "Change name"));
   return ask("/api/next", {});
 }
 
@@ -163,6 +163,7 @@ async function start() {
   document.addEventListener("keydown", onKey);
   if (annotator) begin();
   else {
+    byId("asked").textContent = info.prompt;
     byId("welcome").hidden = false;
     byId("name").focus();
   }

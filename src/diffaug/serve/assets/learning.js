@@ -1,9 +1,10 @@
-// What the labels teach: the scores of a head that the server refits, the forecast, and the job that adapts the model.
+// The score so far: the scores of a head that the server refits, the forecast, and the job that adapts the model.
 
 const LOOK_AGAIN = 2000; // milliseconds
 let looking = null;
 let shownLearning = "";
 
+const capital = (words) => words[0].toUpperCase() + words.slice(1);
 const number = (value, digits) => value.toFixed(digits).replace("-", "−");
 
 function svg(name, attributes, ...children) {
@@ -62,7 +63,7 @@ function curvePart(refit, suggestions) {
   if (!refit) return parts;
   if (refit.curve) {
     parts.push(
-      el("h2", {}, `${refit.curve.measure} on held-out answers`), chart(refit.curve),
+      el("h2", {}, `${capital(refit.curve.measure)} on held-out answers`), chart(refit.curve),
       el("p", {}, `${number(refit.curve.scores[refit.curve.scores.length - 1], 1)} with ${refit.curve.candidate} on cached vectors, ${refit.curve.labels} labels. ${refit.curve.words}`));
   }
   const state = refit.state === "fitting" ? "A head is being fitted to the labels …" : refit.message ? `No score yet: ${refit.message}.` : null;

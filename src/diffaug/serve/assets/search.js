@@ -2,6 +2,7 @@
 
 let info = null;
 let excluded = null; // the row that "more like this" was asked for
+let latest = 0; // the number of the last search: an answer to an earlier one is not shown
 
 const score = (value) => value.toFixed(2).replace("-", "−");
 
@@ -39,8 +40,11 @@ function request(model) {
   };
 }
 
-function hitRow(hit) {
+// `shared` holds the sentences that the other model found too; null: there is one model.
+function hitRow(hit, shared) {
   const others = Object.entries(hit.columns).filter(([, value]) => value !== null);
+  const about = others.map(([name, value]) => `${name}: ${value}`);
+  if (shared !== null && !shared.has(hit.sentence)) about.unshift("only here");
   const more = () => {
     byId("query").value = hit.sentence;
     search(hit.index);
@@ -51,21 +55,45 @@ function hitRow(hit) {
       el("p", {}, hit.sentence),
       el("div", { class: "row" },
         el("button", { type: "button", class: "small", on: { click: more } }, "More like this"),
-        others.length ? el("p", { class: "quiet" }, others.map(([name, value]) => `${name}: ${value}`).join(" · ")) : null)));
+        about.length ? el("p", { class: "quiet" }, about.join(" · ")) : null)));
 }
 
-async function search(exclude) {
+// The query is in the fragment of the address, so that a reload repeats the search and "back" leads to the one before.
+function remember() {
+  history.pushState({ excluded }, "", `#${new URLSearchParams({ q: byId("query").value })}`);
+}
+
+function repeat() {
+  byId("query").value = new URLSearchParams(location.hash.slice(1)).get("q") || "";
+  excluded = history.state ? history.state.excluded : null;
+  return show();
+}
+
+function search(exclude) {
   if (!byId("query").value.trim()) return;
   excluded = exclude;
+  remember();
+  return show();
+}
+
+async function show() {
+  const mine = ++latest;
+  if (!byId("query").value.trim()) {
+    byId("results").replaceChildren();
+    return;
+  }
   try {
     const found = await Promise.all(info.models.map((model) => call("/search", request(model))));
-    byId("results").replaceChildren(...found.map((answer) => el("section", {},
+    if (mine !== latest) return;
+    const shared = found.length < 2 ? found.map(() => null)
+      : found.map((_, i) => new Set(found.filter((_, other) => other !== i).flatMap((answer) => answer.hits.map((hit) => hit.sentence))));
+    byId("results").replaceChildren(...found.map((answer, i) => el("section", {},
       info.models.length > 1 ? el("h2", {}, answer.model) : null,
       answer.truncated.length ? el("p", { class: "quiet" }, `The query was truncated to ${answer.max_tokens} tokens.`) : null,
-      answer.hits.length ? el("ol", { class: "hits" }, ...answer.hits.map(hitRow)) : el("p", {}, "Nothing found."))));
+      answer.hits.length ? el("ol", { class: "hits" }, ...answer.hits.map((hit) => hitRow(hit, shared[i]))) : el("p", {}, "Nothing found."))));
     settled();
   } catch (error) {
-    complain(error);
+    if (mine === latest) complain(error);
   }
 }
 
@@ -88,7 +116,9 @@ async function start() {
   filterControls();
   byId("form").hidden = false;
   byId("go").addEventListener("click", () => search(null));
+  addEventListener("popstate", repeat);
   byId("query").focus();
+  repeat();
 }
 
 start();
