@@ -349,8 +349,8 @@ class Embedder:
         """
         if self.classifier is None:
             raise DiffaugError(
-                "this model has no classifier; train on sentences with a class, call fit_classifier, or name labels with "
-                "diffaug predict --labels"
+                "this model has no classifier; train on sentences with a class, call fit_classifier, or name "
+                "labels with diffaug predict --labels"
             )
         return self.classifier.probabilities(self.encode(sentences, truncate_dim=self.classifier.weight.shape[1]))
 
