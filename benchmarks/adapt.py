@@ -413,7 +413,7 @@ def main() -> None:
     record["model"] = Path(options.model).name
     record.setdefault("machines", {}).update({way: machine(("torch", "transformers")) for _, _, way in tasks})
     # One thread per process: several processes share the cores.
-    with get_context("spawn").Pool(options.jobs, initializer=_one_thread) as pool:
+    with get_context("spawn").Pool(options.jobs, initializer=_one_thread if options.jobs > 1 else None) as pool:
         for entry in pool.imap_unordered(partial(_attempt, options=options), tasks):
             if "error" not in entry:
                 record["results"].append(entry)

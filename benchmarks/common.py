@@ -19,11 +19,11 @@ RESULTS = Path(__file__).parent / "results"
 SAMPLE = Path(__file__).parent.parent / "src" / "diffaug" / "assets" / "sample" / "sentences.txt"
 
 
-def read_sentences(path: Path, count: int, seed: int) -> list[str]:
-    """``count`` distinct lines of a text file (plain, .gz or .xz), drawn at random from its first 200,000."""
+def read_sentences(path: Path, count: int, seed: int, first: int = 200_000) -> list[str]:
+    """``count`` distinct lines of a text file (plain, .gz or .xz), drawn at random from its ``first`` ones."""
     openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
     with openers.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
-        lines = list(dict.fromkeys(line.strip() for line in islice(file, 200_000) if line.strip()))
+        lines = list(dict.fromkeys(line.strip() for line in islice(file, first) if line.strip()))
     return random.Random(seed).sample(lines, min(count, len(lines)))
 
 

@@ -41,6 +41,10 @@ def check_engine(engine: str) -> None:
         raise DiffaugError(f"engine must be one of {', '.join(get_args(Engine))}, got {engine!r}")
 
 
+class WorkerLost(DiffaugError):  # noqa: N818 - the work may be what ends its workers
+    """Work is given up, since its worker was lost again and again, or after `WorkerPool.stop`."""
+
+
 @dataclass(frozen=True)
 class Done(Generic[Item, Result]):
     """Work that has ended, with a result or an error.
@@ -48,7 +52,7 @@ class Done(Generic[Item, Result]):
     Attributes:
         item: what was submitted.
         result: of the function.
-        error: what it raised, or that its worker was lost again and again.
+        error: what it raised, or `WorkerLost`.
         worker: for `WorkerPool.retire`.
     """
 
@@ -212,7 +216,7 @@ class WorkerPool(Generic[Item, Result]):
         work.losses += 1
         if self._stopped or work.losses >= _MOST_LOSSES:
             message = f"the worker on the Ray cluster was lost {work.losses} times: {reason}"
-            return [Done(work.item, error=DiffaugError(message), worker=worker)]
+            return [Done(work.item, error=WorkerLost(message), worker=worker)]
         warnings.warn(f"a worker on the Ray cluster was lost, its work is done again: {reason}", stacklevel=3)
         self._queue.insert(0, work)
         return []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 
 _MIN_TOTAL = 2_000  # shorter work needs no bar
 _LOG_SECONDS = 60.0
@@ -92,3 +95,13 @@ def duration(seconds: float) -> str:
     if minutes < 1:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def run_progress(run: Path) -> str | None:
+    """Stage, step and time left of a training run in another process, as far as it has written them to its folder."""
+    try:
+        found = json.loads((run / "progress.json").read_text("utf-8"))
+        left = timedelta(seconds=round(found["seconds_left"]))
+        return f"{found['stage']}, step {found['step']:,} of {found['steps']:,}, {left} left of the stage"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -35,7 +35,9 @@ def test_no_gain_or_an_uncertain_one_is_not_chosen(other: list[int]) -> None:
     chosen = choose(rows)
     assert chosen.name == "as it is"
     assert verdict(chosen, rows, CLASSES).endswith("; a classifier on its vectors is saved.")
-    assert verdict(chosen, rows, PAIRS).startswith("Do not train: no candidate is shown to be better")
+    assert verdict(chosen, rows, PAIRS).startswith(
+        "Do not train: no candidate is shown with 95 % confidence to be better"
+    )
     assert verdict(chosen, rows, PAIRS).endswith("; nothing is saved.")
 
 
@@ -47,6 +49,18 @@ def test_random_candidates_are_seldom_chosen() -> None:
         rows = compare_all(CLASSES, outcomes(as_it_is=rng.integers(0, 2, 200), other=rng.integers(0, 2, 200)))
         chosen += choose(rows).name == "other"
     assert chosen <= 11
+
+
+def test_less_confidence_accepts_smaller_gains() -> None:
+    right = [1, 0] * 50
+    rows = compare_all(
+        CLASSES, outcomes(as_it_is=right, little=[1] * 4 + right[4:-2] + [0, 0], less=[1, 1, *right[2:]])
+    )
+    assert [row.score for row in rows] == [50, 51, 51]
+    assert choose(rows, 0.95).name == "as it is"
+    assert choose(rows, 0.6).name == "more"  # every difference is a gain
+    assert choose(rows, 0.5).name == "mixed"
+    assert "is shown with 80 % confidence to be better than the model as it is" in verdict(rows[0], rows, CLASSES, 0.8)
 
 
 def test_an_undefined_score_is_not_chosen() -> None:

@@ -16,14 +16,19 @@ from typer.testing import CliRunner
 
 from diffaug import AdaptResult, DiffaugError, Embedder, adapt
 from diffaug.adaptation import candidates, run
+from diffaug.adaptation.candidates import Candidate
+from diffaug.adaptation.inputs import Inputs
 from diffaug.adaptation.linear import apply_linear, with_linear
+from diffaug.adaptation.trials import FitResult, Trials, text_helps
 from diffaug.cli import app
+from diffaug.data.read import read_labelled
+from diffaug.data.records import Labelled
 from diffaug.training.loop import TrainingInterrupted
 
 
 def prefer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Choose this candidate, whatever its score is."""
-    monkeypatch.setattr(run, "choose", lambda rows: next(row for row in rows if row.name == name))
+    monkeypatch.setattr(run, "choose", lambda rows, confidence: next(row for row in rows if row.name == name))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,18 +94,31 @@ def test_averaged_weights_are_the_mean_and_need_no_training_of_their_own(
 def test_text_is_used_to_train_only_where_it_helps(
     helps: bool, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here neighbours have the same class; with labels at random, text is of no use."""
-    rows = classes()
-    if not helps:
-        labels = np.random.default_rng(0).permutation([row["label"] for row in rows])
-        rows = [{**row, "label": str(label)} for row, label in zip(rows, labels, strict=True)]
+    monkeypatch.setattr(run, "text_helps", lambda *args: helps)
     lines: list[str] = []
-    result = adapt(tiny_bert, rows, tmp_path / "out", text=unlabelled(), folds=2, report=lines.append)
-    scores = {row.name: row.score for row in result.rows}
-    assert (scores["label spreading"] > scores["as it is"]) == helps
-    assert ("self-training" in scores) == helps
-    assert ("SimCSE" in scores) != helps
-    assert any("unlabelled text is not used to train" in line for line in lines) != helps
+    result = adapt(tiny_bert, classes(), tmp_path / "out", text=unlabelled(), folds=2, report=lines.append)
+    trained = ["self-training"] if helps else ["SimCSE", "DiffAug"]  # DiffAug with much text is for GPUs
+    names = [name + tail for name in trained for tail in ("", ", averaged")]
+    assert [row.name for row in result.rows] == ["as it is", "label spreading", *names]
+    reported = "unlabelled text is not used to train: label spreading is not better than 'as it is'"
+    assert (reported in lines) != helps
+
+
+@pytest.mark.parametrize(("spread", "alone", "helps"), [(0.75, 0.5, True), (0.5, 0.5, False), (0.5, 0.75, False)])
+def test_text_helps_if_label_spreading_scores_higher(spread: float, alone: float, helps: bool) -> None:
+    rows = read_labelled(classes())
+    inputs = Inputs(rows, None, unlabelled(), {})
+    shares = {"label spreading": spread, "as it is": alone}
+
+    class Known(Trials):
+        def outcomes(self, candidate: Candidate, rows: Labelled, test: Labelled, name: str) -> FitResult:
+            return {"outcome": (np.arange(len(test)) < shares[candidate.name] * len(test)).astype(float)}, 0.0
+
+    trials = Known(Path("unused"), "", None, [], 0)  # type: ignore[arg-type]
+    known = [Candidate("as it is"), Candidate("label spreading", spreads=True)]
+    splits = [np.arange(8), np.arange(8, 16)]
+    assert text_helps(trials, inputs, splits, known) == helps
+    assert text_helps(trials, inputs, splits, known[:1]) is None
 
 
 def test_text_is_reported_where_it_cannot_be_used(tiny_bert: Path, tmp_path: Path) -> None:
@@ -140,6 +158,22 @@ def test_a_better_model_is_chosen_by_the_dev_labels(tiny_bert: Path, tmp_path: P
     assert result.held_out == "24 dev labels"
     assert [row.name for row in result.rows] == ["as it is", "label spreading"]
     assert result.verdict.startswith(("Use label spreading", "Do not train"))
+
+
+def test_a_call_that_ended_between_training_and_saving_is_continued(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefer(monkeypatch, "SimCSE")
+    save = Embedder.save
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Embedder, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(tiny_bert, scored(), tmp_path / "out", folds=2, only=["SimCSE"])
+    monkeypatch.setattr(Embedder, "save", save)
+    assert adapt(tiny_bert, scored(), tmp_path / "out", folds=2, only=["SimCSE"]).model is not None
 
 
 def test_an_interrupted_call_is_continued(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,8 +72,11 @@ def test_every_kind(kind: str, tiny_bert: Path) -> None:
     assert Forecast.from_dict(found.to_dict()) == found
 
 
-def test_text_is_used_by_label_spreading(tiny_bert: Path) -> None:
-    assert forecast(tiny_bert, classes(), 100, text=unlabelled()).candidate == "label spreading"
+@pytest.mark.parametrize("helps", [True, False])
+def test_text_is_used_where_it_helps(helps: bool, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "text_helps", lambda *args: helps)
+    found = forecast(tiny_bert, classes(), 100, text=unlabelled())
+    assert found.candidate == ("label spreading" if helps else "as it is")
 
 
 def test_a_candidate_that_trains(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:

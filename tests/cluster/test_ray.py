@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,19 @@ from adaptation.adapt_data import scored
 from experiments.grid_work import ABOUT, plan_of, quick_cell, task_folder
 from safetensors.numpy import load_file
 
-from diffaug import DiffaugError, Embedder, adapt
+from diffaug import DiffaugError, Embedder, TuneResult, adapt, tune
+from diffaug import cluster as cluster_module
 from diffaug.adaptation import candidates
 from diffaug.cluster import WorkerPool
-from diffaug.config import Recipe
+from diffaug.config import Recipe, change_recipe
+from diffaug.evaluation.statistics import Spearman
 from diffaug.experiments import executor
 from diffaug.experiments.data import TaskFiles
 from diffaug.experiments.grid import Grid
 from diffaug.experiments.run import GridInterrupted, run_grid
 from diffaug.inference.manifest import Manifest
+from diffaug.training.loop import Loop, TrainingInterrupted
+from diffaug.tuning import worker
 
 ray = pytest.importorskip("ray", reason="needs the extra ray: make test-ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -167,7 +172,7 @@ def test_a_grid_that_is_stopped_goes_on(
     running = threading.Event()
 
     def stop() -> None:
-        while not list(grid.folder.glob("cells/*/progress.json")):
+        while not list(grid.folder.glob("cells/*/metrics.jsonl")):
             time.sleep(0.05)
         os.kill(os.getpid(), 15)
         running.set()
@@ -195,6 +200,175 @@ def test_an_adapt_that_loses_a_node(tiny_bert: Path, tmp_path: Path, monkeypatch
     )
     assert (other.chosen, other.verdict) == (here.chosen, here.verdict)
     assert sum("fold" in line for line in lines) == 4  # a line for each trained fold, and the first
+
+
+# Notes the steps of every run; in the third step of stage 2 of the second trial, waits until its node is killed.
+TRACED = """
+import os
+import time
+from pathlib import Path
+
+from diffaug.training.loop import Loop
+
+step, reached = Loop._step, Path(__file__).with_name("reached")
+
+
+def traced(loop, *rest):
+    progress, run = loop.progress, loop.context.folder.name
+    with Path(__file__).with_name("steps").open("a") as file:
+        file.write(f"{run} {os.getpid()} {progress.stage} {progress.step}\\n")
+    if (run, progress.stage, progress.step) == ("001", 2, 3) and not reached.exists():
+        import ray
+
+        reached.with_suffix(".new").write_text(ray.get_runtime_context().get_node_id())
+        reached.with_suffix(".new").rename(reached)
+        time.sleep(600)
+    return step(loop, *rest)
+
+
+Loop._step = traced
+"""
+
+
+@pytest.fixture
+def tuned(make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """A recipe whose trials take some seconds, with a plugin in `tmp_path`."""
+    for owner, name in ((Loop, "_step"), (worker, "train")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # a plugin replaces it in this process, too
+    loop = {"save_minutes": 0.0001, "eval_every": 2}
+    recipe = make_recipe(data={"test": None}, stage1={"steps": 2}, stage2={"steps": 6}, loop=loop)
+    return replace(recipe, plugins=[str(tmp_path / "plugin.py")])
+
+
+def trials(result: TuneResult) -> list[tuple[Any, ...]]:
+    """All but the durations."""
+    return [(trial.name, trial.changes, trial.score, trial.end) for trial in result.trials]
+
+
+def test_a_tune_that_loses_a_node(cluster: Any, tuned: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugin.py").write_text(TRACED)
+    search, reached, wait = (
+        {"stage2.learning_rate": [0.0003, 0.001, 0.003, 0.01]},
+        tmp_path / "reached",
+        WorkerPool.wait,
+    )
+    reached.touch()
+    here = tune(tuned, search, tmp_path / "here")
+    reached.unlink()
+
+    def losing(pool: WorkerPool[Any, Any], timeout: float) -> Any:
+        if reached.exists() and (lost := [n for n in cluster.worker_nodes if n.node_id == reached.read_text()]):
+            cluster.remove_node(lost[0], allow_graceful=False)
+        return wait(pool, timeout)
+
+    monkeypatch.setattr(WorkerPool, "wait", losing)
+    lines: list[str] = []
+    with pytest.warns(UserWarning, match=LOST):
+        result = tune(tuned, search, tmp_path / "ray", engine="ray", report=lines.append)
+    assert trials(result) == trials(here)
+    assert (result.score, result.verdict) == (here.score, here.verdict)
+    assert sum("(stage2.learning_rate=" in line for line in lines) == 4  # besides those of each minute
+    assert (tmp_path / "ray" / "best.yaml").read_text() == (tmp_path / "here" / "best.yaml").read_text()
+    one, other = (load_file(found.model / "diffaug.safetensors") for found in (here, result))
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    # The trial whose worker was lost went on from its checkpoint in another process.
+    steps = [line.split() for line in (tmp_path / "steps").read_text().splitlines()]
+    by_process: dict[str, list[tuple[str, str]]] = {}
+    for run, process, stage, step in steps:
+        if run == "001":
+            by_process.setdefault(process, []).append((stage, step))
+    _, first, second = by_process.values()
+    assert first[-1] == second[0] == ("2", "3")
+
+
+# Trials that are not finished before they are stopped.
+SLOW = """
+import os
+import time
+
+from diffaug.training.loop import Loop
+
+step = Loop._step
+
+
+def slow(loop, *rest):
+    if loop.context.folder.parent.name == "trials":
+        time.sleep(float(os.environ["DIFFAUG_SLOW"]))
+    return step(loop, *rest)
+
+
+Loop._step = slow
+"""
+
+
+def test_a_tune_that_is_stopped_goes_on(
+    cluster: Any, tuned: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugin.py").write_text(SLOW)
+    monkeypatch.setenv("DIFFAUG_SLOW", "0.1")
+    search = {"stage2.learning_rate": [0.0003, 0.001, 0.003]}
+    recipe = change_recipe(tuned, ["stage2.steps=300", "loop.eval_every=150", "loop.save_minutes=10"])
+    out, stopping = tmp_path / "out", threading.Event()
+
+    def stop() -> None:
+        while not list(out.glob("trials/*/progress.json")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), 15)
+        stopping.set()
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(TrainingInterrupted):
+        tune(recipe, search, out, engine="ray")
+    assert stopping.is_set()
+    assert list(out.glob("trials/*/checkpoints/*"))
+    assert [path for path in out.glob(".trial-*.lock") if "worker" not in path.name] == []
+    # It goes on without the cluster, too.
+    monkeypatch.setenv("DIFFAUG_SLOW", "0")
+    assert [trial.end for trial in tune(recipe, search, out).trials] == ["complete"] * 4
+
+
+# Made-up scores: the lower the learning rate, the better. One kills its process.
+MADE_UP = """
+import json
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+from diffaug.tuning import worker
+
+
+def train(recipe, folder, *, callbacks, **_):
+    rate = recipe.stage2.learning_rate
+    if rate > 0.8:
+        os.kill(os.getpid(), signal.SIGKILL)
+    score, stage = -rate, SimpleNamespace(number=2, steps=20)
+    for step in range(2, 21, 2):
+        progress = SimpleNamespace(step=step, best={"selection": score})
+        for callback in callbacks:
+            callback.on_evaluate_end(SimpleNamespace(stages=[stage], progress=progress), stage, last=step == 20)
+    (folder / "best").mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({"scores": {"dev": score}, "seconds": 1}))
+
+
+worker.train = train
+"""
+
+
+def test_trials_on_a_cluster_are_pruned_or_given_up(
+    cluster: Any, tuned: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugin.py").write_text(MADE_UP)
+    monkeypatch.setattr("diffaug.tuning.run._score", lambda model, pairs: Spearman(np.arange(9.0), np.arange(9.0)))
+    search = {"stage2.learning_rate": [0.9, *(n / 20 for n in range(1, 9))]}
+    with pytest.warns(UserWarning, match=LOST):
+        result = tune(change_recipe(tuned, ["stage2.learning_rate=0.5"]), search, tmp_path / "out", engine="ray")
+    ends = [trial.end for trial in result.trials]
+    assert ends[:7] == ["complete", "failed", *["complete"] * 5]
+    assert ends[-1] == "pruned"
+    assert "the worker on the Ray cluster was lost 3 times" in str(result.trials[1].failure)
+    assert result.changes == ["stage2.learning_rate=0.05"]
+    assert sorted(path.parent.name for path in (tmp_path / "out").glob("trials/*/best")) == ["001"]
 
 
 def documented_training() -> str:
@@ -266,9 +440,12 @@ def test_an_encode_whose_cluster_loses_its_head(
         calls.append(shard)
         if len(calls) == 2:
             cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+            time.sleep(2)  # longer than the patience: the workers could finish without the head
 
     with monkeypatch.context() as patch:
         patch.setattr(Manifest, "add", kill_head)
+        patch.setattr(cluster_module, "_LOOK", 0.2)
+        patch.setattr(cluster_module, "_PATIENCE", 1.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with pytest.raises(DiffaugError, match=r"has lost its head node .* the same command goes on"):

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +148,65 @@ def test_recall_of_an_approximate_index_is_measured(
         near = index.search(vectors[row : row + 1], 10)[0]
         shares.append(sum(hit.score >= np.sort(scores)[-10] - 1e-5 for hit in near) / 10)
     assert np.mean(shares) >= 0.9
-    # Without enough effort the goal is missed, and the index says so.
-    monkeypatch.setattr(module, "_EFFORTS", ((1, 1),))
-    monkeypatch.setattr(module, "RECALL_GOAL", 1.01)
+
+
+def test_a_filter_that_few_rows_meet(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are found in whatever partition they are."""
+    import lancedb.index
+
+    monkeypatch.setattr(lancedb.index, "IvfSq", partial(lancedb.index.IvfSq, num_partitions=30))
+    for name, value in {"EXACT_LIMIT": 300, "_SAMPLED": 20, "_EFFORTS": ((1, 2),), "RECALL_GOAL": 0}.items():
+        monkeypatch.setattr(module, name, value)
+    texts = [f"The {who} number {i} is in {where}." for i in range(12) for who in WHO for where in ("town", *WHO)]
+    index = Index.build(tmp_path / "index", encoded(embedder, tmp_path / "v", texts))
+    assert index.recall is not None
+    assert index.recall.recall < 0.95  # of one partition in 30
+    near = index.search(embedder.encode(texts[:1]), 5, where="id % 90 = 7")[0]
+    assert sorted(hit.index for hit in near) == [7, 97, 187, 277]
+
+
+def test_search_is_exact_if_an_approximate_index_misses_the_goal(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXACT_LIMIT", 300)
+    monkeypatch.setattr(module, "_SAMPLED", 20)
+    texts = [f"The {who} number {i} is in {where}." for i in range(12) for who in WHO for where in ("town", *WHO)]
+    vectors = encoded(embedder, tmp_path / "v", texts)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "RECALL_GOAL", 1.01)
+        index = Index.build(tmp_path / "index", vectors)
+        assert (index.recall, index.missed is None) == (None, False)
+        words = r"search is exact, because an approximate index missed the goal of 1.01: recall@10 1.000 .*"
+        assert re.fullmatch(words, index.quality)
+        assert Index.open(tmp_path / "index").missed == index.missed
+        assert [found.columns for found in index._table.list_indices()] == [["sentence"]]
+        assert len(list((tmp_path / "index").glob("*.lance/_indices/*"))) == 1  # no files of the removed one
+        query = embedder.encode(["A dog is in town."])
+        scores = (query @ embedder.encode(texts).T)[0]
+        found = [hit.score for hit in index.search(query, 20)[0]]
+        np.testing.assert_allclose(found, np.sort(scores)[::-1][:20], atol=1e-6)
+    # With more documents it is tried again, and an index whose recall falls is removed.
     index.add(encoded(embedder, tmp_path / "w", texts[:5]))
-    assert "below the goal of 1.01" in str(index.recall)
-    assert Index.open(tmp_path / "index").recall == index.recall
+    assert index.recall is not None
+    assert (index.missed, index.quality) == (None, str(index.recall))
+    monkeypatch.setattr(module, "RECALL_GOAL", 1.01)
+    index.add(encoded(embedder, tmp_path / "x", texts[:5]))
+    assert (index.recall, index.rows) == (None, 370)
+    assert index.missed is not None
+
+
+def test_scores_of_queries_of_any_length(embedder: Embedder, built: Index) -> None:
+    query = embedder.encode(["A dog is here."])
+    one, other = (built.search(length * query, 5)[0] for length in (1, 3))
+    np.testing.assert_allclose([3 * hit.score for hit in one], [hit.score for hit in other], atol=1e-5)
+
+
+def test_an_index_of_another_version(embedder: Embedder, tmp_path: Path) -> None:
+    Index.build(tmp_path / "index", encoded(embedder, tmp_path / "v", TEXTS[:3]))
+    path = tmp_path / "index" / "diffaug-index.json"
+    path.write_text(path.read_text().replace("diffaug index 2", "diffaug index 1"))
+    with pytest.raises(DiffaugError, match=r"another version of diffaug \(diffaug index 1\); build the index again"):
+        Index.open(tmp_path / "index")
 
 
 def test_unique_hits_look_further() -> None:

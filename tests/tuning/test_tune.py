@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -275,6 +276,24 @@ def test_errors_before_anything_is_trained(
     assert isinstance(result.exception, DiffaugError)
     assert words in str(result.exception)
     assert not Path("out").exists()
+
+
+def test_a_cluster_that_cannot_be_used(
+    recipe: Recipe, tmp_path: Path, training: FakeTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    search = ["stage2.learning_rate=0.1,0.2"]
+    with pytest.raises(DiffaugError, match=r"the engine ray needs the package ray: pip install 'diffaug\[ray\]'"):
+        tune(recipe, search, tmp_path / "out", engine="ray")
+    with pytest.raises(DiffaugError, match="engine must be one of local, ray, got 'dask'"):
+        tune(recipe, search, tmp_path / "out", engine="dask")  # type: ignore[arg-type]
+    with pytest.raises(DiffaugError, match="numbers of trials and workers must be at least 1, got 0"):
+        tune(recipe, search, tmp_path / "out", workers=0)
+    assert not (tmp_path / "out").exists()
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe.to_yaml())
+    command = ["tune", "-r", str(path), "--search", *search, "-o", str(tmp_path / "out"), "--engine", "ray"]
+    assert "needs the package ray" in str(CliRunner().invoke(app, command).exception)
 
 
 def test_the_command(recipe: Recipe, tmp_path: Path, training: FakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,7 @@ from diffaug.evaluation.statistics import Comparison, Statistic, bootstrap, clea
 from diffaug.tabular import Section, whole_rows
 
 _RESAMPLES = 2000
-# The interval has 5 % on each side: if it is above zero, a gain is 95 % sure.
-_CONFIDENCE = 0.9
+_INTERVAL = 0.9  # of the differences in the table
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Row:
     def from_dict(cls, values: Mapping[str, Any], untouched: float) -> Row:
         """Read what `to_dict` returned; ``untouched`` is the score of the untouched model."""
         given = values["difference"]
-        found = given and Comparison.from_dict(given, values["score"], untouched, _CONFIDENCE)
+        found = given and Comparison.from_dict(given, values["score"], untouched, _INTERVAL)
         return cls(values["name"], values["score"], found, values["seconds"])
 
 
@@ -136,18 +135,24 @@ def compare_all(labelled: Labelled, outcomes: Mapping[str, tuple[Sequence[Outcom
         known |= ~known.any()
         pair = (resampled[known], first[known])
         rows.append(
-            Row(name, score.value(), compare("held out", (score.value(), rows[0].score), pair, _CONFIDENCE), seconds)
+            Row(name, score.value(), compare("held out", (score.value(), rows[0].score), pair, _INTERVAL), seconds)
         )
     return rows
 
 
-def choose(rows: Sequence[Row]) -> Row:
+def choose(rows: Sequence[Row], confidence: float = 0.95) -> Row:
     """The row with the highest score among those shown to be better than the untouched model, or that of this one."""
-    better = [row for row in rows if row.difference is not None and row.difference.low > 0]
+
+    def shown(row: Row) -> bool:
+        # The p-value is two-sided.
+        d = row.difference
+        return d is not None and d.difference > 0 and d.p_value <= 2 * (1 - confidence) + 1e-9
+
+    better = [row for row in rows if shown(row)]
     return max(better, key=lambda row: row.score) if better else rows[0]
 
 
-def verdict(chosen: Row, rows: Sequence[Row], labelled: Labelled) -> str:
+def verdict(chosen: Row, rows: Sequence[Row], labelled: Labelled, confidence: float = 0.95) -> str:
     """One sentence on what to do, and how sure that is."""
     if (d := chosen.difference) is not None:
         return (
@@ -162,4 +167,5 @@ def verdict(chosen: Row, rows: Sequence[Row], labelled: Labelled) -> str:
             f"{d.high:+.2f})"
         )
     saved = "a classifier on its vectors is saved" if isinstance(labelled, Classes) else "nothing is saved"
-    return f"Do not train: no candidate is shown to be better than the model as it is{tail}; {saved}."
+    sure = f"with {100 * confidence:g} % confidence"
+    return f"Do not train: no candidate is shown {sure} to be better than the model as it is{tail}; {saved}."

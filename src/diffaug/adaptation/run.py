@@ -54,6 +54,7 @@ def adapt(
     columns: Columns | None = None,
     folds: int = 3,
     more: int = 300,
+    confidence: float = 0.95,
     only: Sequence[str] | None = None,
     seed: int = 42,
     engine: Engine = "local",
@@ -62,9 +63,8 @@ def adapt(
     """Adapt a finished embedding model to labels of any kind, if that is shown to help.
 
     Each candidate learns from the labels without a part and is scored on that part, in turn for ``folds`` parts. The
-    candidate with the highest score is the result if a paired bootstrap over the held-out rows shows with 95 %
-    confidence that it is better than the untouched model; it then learns from all labels. Otherwise the model stays as
-    it is.
+    result is the candidate with the highest score among those that a paired bootstrap over the held-out rows shows to
+    be better than the untouched model; it then learns from all labels. If there is none, the model stays as it is.
 
     Args:
         model: a folder of diffaug, sentence-transformers or transformers, or a hub name.
@@ -75,6 +75,7 @@ def adapt(
         columns: names of the columns, where they are not the usual ones.
         folds: number of parts.
         more: the number of additional labels of the forecast.
+        confidence: how sure a gain must be, from 0.5 to 1; 0.5 takes whatever scores highest.
         only: names of the candidates to try, besides the untouched model and label spreading; None: the default.
         seed: of folds and training.
         engine: ``"ray"`` fits the candidates to the folds on the nodes of a Ray cluster, which must share ``out``.
@@ -87,6 +88,8 @@ def adapt(
     check_engine(engine)
     if folds < 2:
         raise DiffaugError(f"the number of folds must be at least 2, got {folds}")
+    if not 0.5 <= confidence < 1:
+        raise DiffaugError(f"confidence must be at least 0.5 and less than 1, got {confidence}")
     folder, name = Path(out), os.fspath(model)
     _check_folder(folder)
     start = Embedder.from_pretrained(name)
@@ -110,7 +113,7 @@ def adapt(
         tried += trained(known, only, helps, on_gpu)
         measured |= _measure(trials, inputs, splits, tried[len(measured) :], engine, report)
         rows = compare_all(inputs.labelled, measured)
-        chosen = choose(rows)
+        chosen = choose(rows, confidence)
         candidate = next(each for each in tried if each.name == chosen.name)
         predicted = _forecast(trials, inputs, splits, tried, chosen, rows, more)
         target = None
@@ -124,7 +127,7 @@ def adapt(
             held_out=held,
             rows=rows,
             chosen=chosen.name,
-            verdict=verdict(chosen, rows, inputs.labelled),
+            verdict=verdict(chosen, rows, inputs.labelled, confidence),
             model=target,
             forecast=predicted,
             seconds=time.monotonic() - begin,

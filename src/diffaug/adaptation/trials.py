@@ -125,8 +125,9 @@ class Trials:
             rows = pseudo_labelled(self.encode_start, rows, self.text, self.seed)
         changes = [*candidate.changes, f"model.backbone={json.dumps(self.model)}", f"seed={self.seed}"]
         recipe = load_recipe(str(candidate.recipe), [*changes, "data.on_bad=skip"])
-        trained = train(recipe, folder, nli=_as_rows(rows), resume=True, quiet=True, cache=self._cache)
-        embedder = Embedder.from_pretrained(trained.model)
+        if not (folder / "summary.json").exists():  # an interruption may come between training and what follows
+            train(recipe, folder, nli=_as_rows(rows), resume=True, quiet=True, cache=self._cache)
+        embedder = Embedder.from_pretrained(folder / "best")
         return average_with(embedder, self.start) if candidate.averaged else embedder
 
 

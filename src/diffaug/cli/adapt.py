@@ -45,6 +45,9 @@ def adapt(
     column: Columns = None,
     folds: Annotated[int, typer.Option(help="Parts of the labels, each held out once.", min=2)] = 3,
     more: More = 300,
+    confidence: Annotated[
+        float, typer.Option(help="How sure a gain must be, from 0.5 to 1; 0.5 takes whatever scores highest.")
+    ] = 0.95,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Try only this candidate; repeat for several.")
     ] = None,
@@ -68,6 +71,7 @@ def adapt(
             columns=parse_columns(column),
             folds=folds,
             more=more,
+            confidence=confidence,
             only=only,
             seed=seed,
             engine=engine,

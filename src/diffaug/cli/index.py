@@ -16,7 +16,6 @@ from diffaug.cli.plugins import Plugins
 from diffaug.files import check_output
 
 if TYPE_CHECKING:
-    from diffaug.inference.index import Index
     from diffaug.inference.stored import StoredVectors
 
 Sources = Annotated[
@@ -46,13 +45,13 @@ def build(
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Build an index. Above 100,000 rows, search is approximate; its measured recall is printed."""
+    """Build an index. From 100,000 rows on, search is approximate if its measured recall is high; it is printed."""
     from diffaug.inference.index import Index
 
     check_output(out, sources)
     with _vectors(sources, out, column, keep, on_bad, model, truncate_dim, device, trust_remote_code) as vectors:
         index = Index.build(out, vectors, overwrite=overwrite)
-    typer.echo(f"{index.rows:,} documents -> {out}; {_quality(index)}", err=True)
+    typer.echo(f"{index.rows:,} documents -> {out}; {index.quality}", err=True)
 
 
 @_app.command()
@@ -75,11 +74,7 @@ def add(
     width = found.vectors.width
     with _vectors(sources, index, column, keep, on_bad, model, width, device, trust_remote_code) as vectors:
         added = found.add(vectors)
-    typer.echo(f"{added:,} documents added, now {found.rows:,} -> {index}; {_quality(found)}", err=True)
-
-
-def _quality(index: Index) -> str:
-    return "search is exact" if index.recall is None else str(index.recall)
+    typer.echo(f"{added:,} documents added, now {found.rows:,} -> {index}; {found.quality}", err=True)
 
 
 @contextmanager

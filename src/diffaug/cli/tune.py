@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from diffaug.cli.engine import Engine
 from diffaug.cli.interruption import resumable
 from diffaug.cli.plugins import Plugins
 from diffaug.config import load_recipe
@@ -35,7 +36,14 @@ def tune(
     changes: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Change a setting for all trials: data.dev=my.csv ...")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes, each with its own trials.", min=1)] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Trials at the same time, each on its own GPU if any; 1 by default, with --engine ray as many as fit.",
+            min=1,
+        ),
+    ] = None,
+    engine: Engine = "local",
     prune: Annotated[bool, typer.Option(help="End trials that are worse than the median.")] = True,
     plugins: Plugins = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
@@ -44,7 +52,7 @@ def tune(
     from diffaug.tuning.preflight import check_tuning
 
     settings = load_recipe(recipe, changes or [], plugins or [])
-    check_tuning(settings, search, out, trials, workers)  # before the slow imports below
+    check_tuning(settings, search, out, trials, 1 if workers is None else workers)  # before the slow imports below
     from rich.console import Console
 
     from diffaug.tabular import rich_table
@@ -52,7 +60,7 @@ def tune(
 
     report = None if quiet else lambda line: typer.echo(line, err=True)
     with resumable(out):
-        result = run(settings, search, out, trials=trials, workers=workers, prune=prune, report=report)
+        result = run(settings, search, out, trials=trials, workers=workers, engine=engine, prune=prune, report=report)
     console = Console()
     console.print(rich_table(result.table(), console.width))
     typer.echo(result.verdict)

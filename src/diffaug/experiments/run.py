@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ from diffaug.experiments.inputs import check_inputs
 from diffaug.experiments.results import AVERAGE, DEV, Cell, Result
 from diffaug.experiments.schedule import Schedule
 from diffaug.experiments.spec import TIME
+from diffaug.progress import run_progress
 from diffaug.training.signals import StopRequest, stop_on_signals
 
 if TYPE_CHECKING:
@@ -234,9 +233,5 @@ class Display:
 
 def _progress_line(cell: Cell, run: Path) -> str:
     """A running cell with stage, step and time left, as far as its run has written them."""
-    try:
-        found = json.loads((run / "progress.json").read_text("utf-8"))
-        left = timedelta(seconds=round(found["seconds_left"]))
-        return f"{cell.line}: {found['stage']}, step {found['step']:,} of {found['steps']:,}, {left} left of the stage"
-    except (OSError, ValueError, KeyError, TypeError):
-        return cell.line
+    words = run_progress(run)
+    return cell.line if words is None else f"{cell.line}: {words}"

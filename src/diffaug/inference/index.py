@@ -1,14 +1,16 @@
 """`Index`: vectors with their texts and columns in an embedded database (LanceDB), on disk.
 
-Below `EXACT_LIMIT` rows a search is exact. Above, the table has an approximate index (IVF-PQ). After every build its
-recall is measured against exact search, and the search looks at more of the index until the recall is good enough.
+Below `EXACT_LIMIT` rows a search is exact. Above, the table has an approximate index (IVF-SQ: partitions, 8 bits per
+component). After every build its recall is measured against exact search, and the search looks at more of the index
+until the recall is good enough. If it never is, the index is removed, and the search stays exact.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,13 @@ EXACT_LIMIT = 100_000
 RECALL_GOAL = 0.95
 _TABLE = "documents"
 _DESCRIPTION = "diffaug-index.json"
-_FORMAT = "diffaug index 1"
+_FORMAT = "diffaug index 2"
 _VECTOR, _ROW = "vector", "row_number"
-# Partitions to search, and how many times k candidates are compared with their exact vectors.
-_EFFORTS = ((20, 5), (40, 10), (80, 20), (160, 40), (320, 80), (1000, 200))
+# Partitions to search, and how many times k candidates are compared with their exact vectors. A partition has some
+# thousand rows.
+_EFFORTS = ((10, 5), (20, 5), (40, 10), (80, 20), (160, 40), (320, 80), (1000, 200))
+# Of unit vectors the same order as the cosine. With "dot", LanceDB's partitions and its search are worse.
+_DISTANCE = "l2"
 _SAMPLED = 100
 _K = 10
 _BLOCK = 8_192
@@ -54,9 +59,8 @@ class Recall:
     refine_factor: int
 
     def __str__(self) -> str:
-        missed = "" if self.recall >= RECALL_GOAL else f", below the goal of {RECALL_GOAL}"
         return (
-            f"recall@{_K} {self.recall:.3f} against exact search on {self.queries} sampled queries{missed} "
+            f"recall@{_K} {self.recall:.3f} against exact search on {self.queries} sampled queries "
             f"(nprobes {self.nprobes}, refine factor {self.refine_factor})"
         )
 
@@ -68,18 +72,30 @@ class Index(VectorStore):
         name: the folder.
         vectors: the model and settings of the vectors.
         recall: of the approximate index; None if the search is exact.
+        missed: the recall of an approximate index that was removed, because it was too low; None if there was none.
     """
 
-    def __init__(self, folder: Path, table: Any, vectors: VectorSet, recall: Recall | None) -> None:
+    def __init__(
+        self, folder: Path, table: Any, vectors: VectorSet, recall: Recall | None = None, missed: Recall | None = None
+    ) -> None:
         self.folder, self.name = folder, str(folder)
         self.vectors = vectors
-        self.recall = recall
+        self.recall, self.missed = recall, missed
         self._table = table
 
     @property
     def rows(self) -> int:  # type: ignore[override]
         """The number of documents."""
         return int(self._table.count_rows())
+
+    @property
+    def quality(self) -> str:
+        """How good a search is, in words."""
+        if self.recall is not None:
+            return str(self.recall)
+        if self.missed is not None:
+            return f"search is exact, because an approximate index missed the goal of {RECALL_GOAL}: {self.missed}"
+        return "search is exact"
 
     @classmethod
     def build(
@@ -106,9 +122,11 @@ class Index(VectorStore):
         with atomic_folder(folder, overwrite=overwrite) as temporary:
             schema = _schema(rows)
             table = lancedb.connect(str(temporary)).create_table(_TABLE, schema=schema)
-            index = cls(temporary, table, rows.vectors, None)
+            index = cls(temporary, table, rows.vectors)
             index._append(rows, schema)
             index._update()
+            if index.missed is not None:  # nobody reads the files of the removed index here
+                table.optimize(cleanup_older_than=timedelta(milliseconds=1))
         return cls.open(folder)
 
     @classmethod
@@ -124,9 +142,11 @@ class Index(VectorStore):
         try:
             values = json.loads(path.read_text("utf-8"))
             if values["format"] != _FORMAT:
-                raise DiffaugError(f"{path} was written by a newer version of diffaug ({values['format']})")
+                raise DiffaugError(
+                    f"{path} was written by another version of diffaug ({values['format']}); build the index again"
+                )
             vectors = VectorSet.from_dict(values["vectors"], str(path))
-            recall = None if values["recall"] is None else Recall(**values["recall"])
+            recall, missed = (None if (found := values[n]) is None else Recall(**found) for n in ("recall", "missed"))
             table = lancedb.connect(str(folder)).open_table(_TABLE)
         except FileNotFoundError as error:
             raise DiffaugError(f"{folder} is not an index of diffaug; create one with diffaug index build") from error
@@ -137,7 +157,7 @@ class Index(VectorStore):
             raise DiffaugError(
                 f"the index {folder} is damaged ({type(error).__name__}: {reason}); build it again"
             ) from error
-        return cls(folder, table, vectors, recall)
+        return cls(folder, table, vectors, recall, missed)
 
     def add(self, source: str | Path | Sequence[str | Path] | StoredVectors) -> int:
         """Add documents without building the index again; return their number.
@@ -198,23 +218,25 @@ class Index(VectorStore):
         else:
             search = self._table.search(query_type="hybrid", vector_column_name=_VECTOR, fts_columns=SENTENCE)
             search = search.vector(query).text(text)
-        search = search.distance_type("dot").limit(k)
+        search = search.distance_type(_DISTANCE).limit(k)
         if recall is None:
             search = search.bypass_vector_index()
         else:
             search = search.nprobes(recall.nprobes).refine_factor(recall.refine_factor)
         if where is not None:
             search = search.where(where, prefilter=True)
+            if recall is not None:
+                search = search.maximum_nprobes(0)  # no limit: the first partitions may have too few of these rows
         try:
             found = search.to_arrow().to_pylist()
         except Exception as error:  # LanceDB raises errors of several kinds
             reason = " ".join(str(error).split())[:300]
             condition = "" if where is None else f" with the filter {where!r}"
             raise DiffaugError(f"the index {self.folder} cannot be searched{condition}: {reason}") from error
-        hits = []
+        hits, square = [], float(np.dot(query, query))
         for row in found:
-            # The dot product of unit vectors is their cosine; LanceDB returns 1 minus it.
-            score = 1 - row["_distance"] if text is None else row["_relevance_score"]
+            # Documents have length 1, and LanceDB returns the square of the Euclidean distance.
+            score = (1 + square - row["_distance"]) / 2 if text is None else row["_relevance_score"]
             others = {name: row[name] for name in self.vectors.columns}
             hits.append(Hit(row[_ROW], float(score), row[SENTENCE], others))
         return sorted(hits, key=lambda hit: (-hit.score, hit.index))
@@ -255,22 +277,40 @@ class Index(VectorStore):
 
     def _update(self) -> None:
         """Bring the indexes up to date, measure the recall and write the description."""
-        from lancedb.index import FTS, IvfPq
+        from lancedb.index import FTS
 
-        present = {tuple(index.columns) for index in self._table.list_indices()}
-        if (SENTENCE,) not in present and self.rows:
+        present = self._indexed()
+        if SENTENCE not in present and self.rows:
             self._table.create_index(SENTENCE, config=FTS())
-        if self.rows >= EXACT_LIMIT and (_VECTOR,) not in present:
-            self._table.create_index(_VECTOR, config=IvfPq(distance_type="dot"))
         self._table.optimize()
-        self.recall = self._measure() if self.rows >= EXACT_LIMIT else None
+        self.recall = self.missed = None
+        if self.rows >= EXACT_LIMIT:
+            self._approximate(present)
+        recalls = {"recall": self.recall, "missed": self.missed}
         values = {
             "format": _FORMAT,
             "vectors": replace(self.vectors, shard_size=0).to_dict(),
-            "recall": None if self.recall is None else vars(self.recall),
+            **{name: None if recall is None else vars(recall) for name, recall in recalls.items()},
         }
         with atomic_file(self.folder / _DESCRIPTION) as temporary:
             temporary.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+
+    def _indexed(self) -> dict[str, str]:
+        """The columns that have an index, with its name."""
+        return {index.columns[0]: index.name for index in self._table.list_indices()}
+
+    def _approximate(self, present: Mapping[str, str]) -> None:
+        """Have an approximate index that reaches the goal, or none."""
+        from lancedb.index import IvfSq
+
+        if _VECTOR in present:
+            self.recall = self._measure()
+        if self.recall is None or self.recall.recall < RECALL_GOAL:  # what was added may need other partitions
+            self._table.create_index(_VECTOR, config=IvfSq(distance_type=_DISTANCE))
+            self.recall = self._measure()
+        if self.recall.recall < RECALL_GOAL:
+            self.recall, self.missed = None, self.recall
+            self._table.drop_index(self._indexed()[_VECTOR])
 
     def _measure(self) -> Recall:
         """The recall with the least effort that reaches the goal."""

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from diffaug.adaptation.folds import split_folds
+from diffaug.cluster import Engine, check_engine, connected
 from diffaug.config import Recipe, change_recipe, load_recipe, recipe_from_dict
 from diffaug.config.registry import load_plugins
 from diffaug.data.read import read_scored_pairs
@@ -36,11 +38,12 @@ from diffaug.provenance import RunProvenance, device_name
 from diffaug.training.inputs import data_checksums, model_fingerprints
 from diffaug.training.preflight import differences
 from diffaug.training.run import with_data
+from diffaug.tuning.on_ray import search_on_ray
 from diffaug.tuning.preflight import REQUEST, check_tuning
 from diffaug.tuning.result import CONFIDENCE, DEFAULT, TrialResult, TuneResult
 from diffaug.tuning.space import Search, Space, as_changes
 from diffaug.tuning.study import FAILURE, SAME_AS, SECONDS
-from diffaug.tuning.worker import CACHE, DEFAULT_RUN, Task, Worker, limit_threads, work
+from diffaug.tuning.worker import CACHE, SUMMARY, Say, Task, Worker, limit_threads, work
 
 RESULT = "tune.json"
 # Fewer pairs in a part order settings by chance.
@@ -55,7 +58,8 @@ def tune(
     out: str | os.PathLike[str],
     *,
     trials: int = 20,
-    workers: int = 1,
+    workers: int | None = None,
+    engine: Engine = "local",
     prune: bool = True,
     nli: Source | None = None,
     unlabelled: Source | None = None,
@@ -76,7 +80,9 @@ def tune(
         out: a folder. The same call continues an interrupted search, and one with more trials a finished one. Several
             processes may work on one folder.
         trials: how many settings to try; fewer if there are fewer combinations.
-        workers: processes on this machine; each takes one GPU where there are several.
+        workers: trials at the same time, each in a process; each takes one GPU where there are several. None: 1, or
+            with the engine ``"ray"`` one per GPU of the cluster, or per core if it has none.
+        engine: ``"ray"`` trains on the nodes of a Ray cluster, which must share ``out``.
         prune: end a trial whose score is below the median of the others at the same point of training.
         nli: labelled data to use instead of the recipe's, as `train` takes it.
         unlabelled: likewise, raw sentences.
@@ -85,7 +91,8 @@ def tune(
         report: called with lines on the progress.
 
     Raises:
-        DiffaugError: anything the user can fix; all trials failed; or the folder was begun with something else.
+        DiffaugError: anything the user can fix; all trials failed; the folder was begun with something else; or there
+            is no cluster.
     """
     if isinstance(recipe, str):
         recipe = load_recipe(recipe)
@@ -96,20 +103,40 @@ def tune(
         recipe = recipe_from_dict(recipe)
     recipe, given = with_data(recipe, {"nli": nli, "unlabelled": unlabelled, "dev": dev, "test": test})
     folder = Path(out)
-    space = check_tuning(recipe, search, folder, trials, workers)
+    check_engine(engine)
+    processes = 1 if workers is None else workers
+    space = check_tuning(recipe, search, folder, trials, processes)
     pairs = _divide(recipe, given)
-    _claim(folder, recipe, space, given)
-    # The pairs that report are kept from training, which would score every trial on them.
-    columns = {name: each for name, each in recipe.data.columns.items() if name not in ("dev", "test")}
-    choosing = replace(recipe, data=replace(recipe.data, test=None, columns=columns))
-    data = {name: rows for name, rows in given.items() if name != "test"} | {"dev": _rows(pairs.choose)}
-    task = Task(folder, choosing, space, trials, prune, data, workers)
-    if workers > 1:
-        limit_threads(workers)
-    worker = Worker(task, report or (lambda line: None))
+    with ExitStack() as stack:
+        if engine == "ray":
+            stack.enter_context(connected())  # before anything is written
+        _claim(folder, recipe, space, given)
+        # The pairs that report are kept from training, which would score every trial on them.
+        columns = {name: each for name, each in recipe.data.columns.items() if name not in ("dev", "test")}
+        choosing = replace(recipe, data=replace(recipe.data, test=None, columns=columns))
+        data = {name: rows for name, rows in given.items() if name != "test"} | {"dev": _rows(pairs.choose)}
+        task = Task(folder, choosing, space, trials, prune, data, processes)
+        say = report or (lambda line: None)
+        if engine == "ray":
+            worker, default = search_on_ray(task, workers, say)
+        else:
+            worker, default = _search_here(task, say, quiet=report is None)
+    with exclusive_lock(folder / ".study.lock"):
+        result = _result(task, worker, default, pairs)
+        write_text(folder / RESULT, json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n")
+        write_text(folder / "best.yaml", change_recipe(recipe, result.changes).to_yaml())
+        shutil.rmtree(folder / CACHE, ignore_errors=True)
+    return result
+
+
+def _search_here(task: Task, say: Say, quiet: bool) -> tuple[Worker, float]:
+    """Run a search on this machine; the study of this process, and the dev score of the default settings."""
+    if task.workers > 1:
+        limit_threads(task.workers)
+    worker = Worker(task, say)
     default = worker.run_default()
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
-    others = [context.Process(target=work, args=(task, gpu_of(n), report is None)) for n in range(1, workers)]
+    others = [context.Process(target=work, args=(task, gpu_of(n), quiet)) for n in range(1, task.workers)]
     try:
         for process in others:
             process.start()
@@ -120,12 +147,7 @@ def tune(
                 process.terminate()
         for process in others:
             process.join()
-    with exclusive_lock(folder / ".study.lock"):
-        result = _result(task, worker, default, pairs)
-        write_text(folder / RESULT, json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n")
-        write_text(folder / "best.yaml", change_recipe(recipe, result.changes).to_yaml())
-        shutil.rmtree(folder / CACHE, ignore_errors=True)
-    return result
+    return worker, default
 
 
 @dataclass(frozen=True)
@@ -196,8 +218,8 @@ def _result(task: Task, worker: Worker, default: float, pairs: _Pairs) -> TuneRe
     if best is None:
         reasons = [trial.user_attrs[FAILURE] for trial in finished if FAILURE in trial.user_attrs]
         raise DiffaugError(f"all {len(finished)} trials failed; the first one: {reasons[0]}")
-    default_model = task.folder / DEFAULT_RUN / "best"
-    summary = json.loads((task.folder / DEFAULT_RUN / "summary.json").read_text("utf-8"))
+    default_model = task.default_folder / "best"
+    summary = json.loads((task.default_folder / SUMMARY).read_text("utf-8"))
     rows = [TrialResult(DEFAULT, [], default, "complete", summary["seconds"]), *map(_row, finished)]
     baseline = _score(default_model, pairs.report)
     if best.values[0] <= default:

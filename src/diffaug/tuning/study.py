@@ -6,6 +6,7 @@ looks for work continues it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,12 +90,18 @@ class Trials:
         except (ValueError, KeyError) as error:
             raise DiffaugError(f"{path} is damaged ({error}); choose another folder") from error
 
-    def claim(self) -> Claimed | None:
-        """A trial to run: one that was interrupted, else a new one; None if there is none left to run."""
+    def claim(self, skip: Collection[int] = ()) -> Claimed | None:
+        """A trial to run: one that was interrupted, else a new one; None if there is none left to run.
+
+        Args:
+            skip: the numbers of trials that this process has claimed before.
+        """
         with exclusive_lock(self._folder / ".study.lock"):
             known = self.all()
             for frozen in known:
-                if frozen.state == TrialState.RUNNING and (claimed := self._continue(frozen)) is not None:
+                if frozen.state != TrialState.RUNNING or frozen.number in skip:
+                    continue
+                if (claimed := self._continue(frozen)) is not None:
                     return claimed
             if len(known) >= self.count:
                 return None
@@ -116,7 +123,7 @@ class Trials:
             held.enter_context(exclusive_lock(self._lock(frozen.number), "running"))
         except DiffaugError:
             return None
-        trial = optuna.trial.Trial(self.study, frozen._trial_id)
+        trial = self.get(frozen.number)
         attempt = trial.user_attrs.get(_ATTEMPT, 0) + 1
         if self.study.trials[frozen.number].state != TrialState.RUNNING:  # it has ended since we looked
             held.close()
@@ -127,6 +134,10 @@ class Trials:
             return None
         trial.set_user_attr(_ATTEMPT, attempt)
         return Claimed(trial, held)
+
+    def get(self, number: int) -> Trial:
+        """A trial that has begun, perhaps in another process."""
+        return optuna.trial.Trial(self.study, self.study.trials[number]._trial_id)
 
     def fail(self, trial: Trial, reason: str) -> None:
         """End a trial that has no score."""

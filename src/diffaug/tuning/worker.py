@@ -35,9 +35,10 @@ from diffaug.training.signals import be_patient
 from diffaug.tuning.space import Space, as_changes
 from diffaug.tuning.study import SAME_AS, SECONDS, Trials
 
-DEFAULT_RUN, CACHE = "default", "cache"
+CACHE = "cache"
+SUMMARY = "summary.json"
 # Seconds between lines about a running trial, and between looks for a trial that another process has left.
-_SAY_EVERY = 60.0
+SAY_EVERY = 60.0
 _LOOK_EVERY = 1.0
 
 Say = Callable[[str], None]
@@ -54,7 +55,7 @@ class Task:
         trials: how many trials.
         prune: whether trials may end early.
         data: rows that replace sources of the recipe; the dev pairs that choose are among them.
-        workers: processes on this machine.
+        workers: how many trials run at the same time.
     """
 
     folder: Path
@@ -65,9 +66,31 @@ class Task:
     data: Mapping[str, InMemoryRows]
     workers: int
 
+    @property
+    def default_folder(self) -> Path:
+        """The folder of the default settings."""
+        return self.folder / "default"
+
     def run_folder(self, number: int) -> Path:
         """The folder of a trial."""
         return self.folder / "trials" / f"{number:03d}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a trial has ended: with a score, pruned, or failed.
+
+    Attributes:
+        seconds: since it was begun or, after an interruption, continued.
+        score: on the pairs that choose.
+        pruned: at which point and with which score, in words.
+        failure: the reason.
+    """
+
+    seconds: float
+    score: float | None = None
+    pruned: str | None = None
+    failure: str | None = None
 
 
 class Worker:
@@ -87,9 +110,9 @@ class Worker:
 
     def run_default(self) -> float:
         """Train the recipe as it is, unless that was done before; its dev score."""
-        folder = self._task.folder / DEFAULT_RUN
+        folder = self._task.default_folder
         with exclusive_lock(self._task.folder / ".default.lock"):
-            new = not (folder / "summary.json").exists()
+            new = not (folder / SUMMARY).exists()
             score = self._train(self._task.recipe, folder, _Progress(self._say, "default settings"))
         if new:
             self._say(f"default settings: {score:.2f}")
@@ -104,47 +127,68 @@ class Worker:
                 continue
             with claimed.held:
                 try:
-                    self._run(claimed.trial)
+                    if not self.repeated(claimed.trial):
+                        self.end(claimed.trial, self.train(claimed.trial))
                 except BaseException:  # it was not killed
                     claimed.interrupted()
                     raise
 
-    def _run(self, trial: Trial) -> None:
-        """Run a trial and say how it ended."""
-        study, folder, start = self.trials.study, self._task.run_folder(trial.number), time.monotonic()
-        changes = as_changes(trial.params)
-        shown = " ".join(changes)
+    def train(self, trial: Trial) -> Ended:
+        """Train a trial, or continue it."""
+        start = time.monotonic()
+        score = pruned = failure = None
         with write_errors(self._task.folder):
-            if (twin := self.trials.twin(trial)) is not None:
-                trial.set_user_attr(SAME_AS, twin.number)
-                for step, value in twin.intermediate_values.items():
-                    trial.report(value, step)
-                study.tell(trial, twin.value if twin.state == TrialState.COMPLETE else None, twin.state)
-                self._say(f"{self._place(trial)}: {shown}, the same as trial {twin.number}")
-                return
             try:
-                recipe = change_recipe(self._task.recipe, changes)
-                score = self._train(recipe, folder, _Pruning(self._say, self._place(trial), trial))
-                ended = f"{score:.2f}"
-                trial.set_user_attr(SECONDS, self._seconds(trial, start))
-                study.tell(trial, score)
-                self._remove_models()
-            except TrialPruned as pruned:
-                ended = str(pruned)
-                trial.set_user_attr(SECONDS, self._seconds(trial, start))
-                study.tell(trial, state=TrialState.PRUNED)
-                shutil.rmtree(folder, ignore_errors=True)
+                recipe = change_recipe(self._task.recipe, as_changes(trial.params))
+                callback = _Pruning(self._say, self.place(trial), trial)
+                score = self._train(recipe, self._task.run_folder(trial.number), callback)
+            except TrialPruned as error:
+                pruned = str(error)
             except (DiffaugError, RuntimeError, MemoryError) as error:  # a RuntimeError: no memory left on a GPU
                 if isinstance(error, TrainingInterrupted) or isinstance(error.__cause__, OSError):
                     raise  # with a full disk all other trials would fail too
-                ended = f"failed: {error}"
-                self.trials.fail(trial, str(error))
-                shutil.rmtree(folder, ignore_errors=True)
-        self._say(f"{self._place(trial)}: {ended} ({shown}){self._outlook()}")
+                failure = str(error)
+        return Ended(round(time.monotonic() - start, 1), score, pruned, failure)
+
+    def end(self, trial: Trial, ended: Ended) -> None:
+        """Note in the study how a trial has ended, remove what is not needed any more, and say so."""
+        with write_errors(self._task.folder):
+            if ended.score is not None:
+                words = f"{ended.score:.2f}"
+                trial.set_user_attr(SECONDS, ended.seconds)
+                self.trials.study.tell(trial, ended.score)
+                self._remove_models()
+            elif ended.failure is not None:
+                words = f"failed: {ended.failure}"
+                self.trials.fail(trial, ended.failure)
+            else:
+                words = str(ended.pruned)
+                trial.set_user_attr(SECONDS, ended.seconds)
+                self.trials.study.tell(trial, state=TrialState.PRUNED)
+            if ended.score is None:
+                shutil.rmtree(self._task.run_folder(trial.number), ignore_errors=True)
+        self._say(f"{self.place(trial)}: {words} ({' '.join(as_changes(trial.params))}){self._outlook()}")
+
+    def repeated(self, trial: Trial) -> bool:
+        """End a trial as an earlier one of the same values has ended; False if there is none."""
+        if (twin := self.trials.twin(trial)) is None:
+            return False
+        with write_errors(self._task.folder):
+            trial.set_user_attr(SAME_AS, twin.number)
+            for step, value in twin.intermediate_values.items():
+                trial.report(value, step)
+            self.trials.study.tell(trial, twin.value if twin.state == TrialState.COMPLETE else None, twin.state)
+        shown = " ".join(as_changes(trial.params))
+        self._say(f"{self.place(trial)}: {shown}, the same as trial {twin.number + 1}")
+        return True
+
+    def place(self, trial: Trial) -> str:
+        """The trial in words, as it is numbered for people."""
+        return f"trial {trial.number + 1} of {self.trials.count}"
 
     def _train(self, recipe: Recipe, folder: Path, callback: Callback) -> float:
         """Train or continue a run; its score on the pairs that choose."""
-        summary = folder / "summary.json"
+        summary = folder / SUMMARY
         if not summary.exists():
             data: dict[str, Any] = dict(self._task.data)
             train(recipe, folder, **data, resume=True, quiet=True, cache=self._cache, callbacks=[callback])
@@ -156,12 +200,6 @@ class Worker:
         for trial in self.trials.finished():
             if best is not None and trial.number != best.number:
                 shutil.rmtree(self._task.run_folder(trial.number) / "best", ignore_errors=True)
-
-    def _place(self, trial: Trial) -> str:
-        return f"trial {trial.number + 1} of {self.trials.count}"
-
-    def _seconds(self, trial: Trial, start: float) -> float:
-        return round(float(trial.user_attrs.get(SECONDS, 0.0)) + time.monotonic() - start, 1)
 
     def _outlook(self) -> str:
         """The best trial so far and the time left."""
@@ -181,7 +219,7 @@ class _Progress(Callback):
         self._say, self._name, self._said = say, name, time.monotonic()
 
     def on_evaluate_end(self, context: TrainingContext, stage: Stage, last: bool) -> bool:
-        if time.monotonic() - self._said >= _SAY_EVERY:
+        if time.monotonic() - self._said >= SAY_EVERY:
             self._said = time.monotonic()
             share = f"{100 * context.progress.step // stage.steps} % of stage {stage.number}"
             best = context.progress.best
