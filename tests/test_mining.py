@@ -29,6 +29,7 @@ def pairs() -> PositivePairs:
     )
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize(
     "options",
     [
@@ -40,7 +41,7 @@ def pairs() -> PositivePairs:
     ],
 )
 def test_the_negatives_of_sentence_transformers(
-    options: dict[str, float], model: Embedder, pairs: PositivePairs, tmp_path: Path
+    options: dict[str, float], several: bool, model: Embedder, pairs: PositivePairs, tmp_path: Path
 ) -> None:
     st = pytest.importorskip("sentence_transformers")
     datasets = pytest.importorskip("datasets")
@@ -48,6 +49,9 @@ def test_the_negatives_of_sentence_transformers(
 
     from diffaug.integrations.st_native import export_native
 
+    if several:  # positives of some anchors
+        others = [f"A {word} again, seen by someone." for word in WORDS[:4]]
+        pairs = PositivePairs([*pairs.anchors, *pairs.anchors[:4]], [*pairs.positives, *others])
     export_native(model, tmp_path / "st")
     dataset = datasets.Dataset.from_dict({"anchor": pairs.anchors, "positive": pairs.positives})
     # They look for negatives among the positives, and do not exclude the anchor.

@@ -348,7 +348,10 @@ class Embedder:
             DiffaugError: the model has no classifier.
         """
         if self.classifier is None:
-            raise DiffaugError("this model has no classifier; train on sentences with a class, or call fit_classifier")
+            raise DiffaugError(
+                "this model has no classifier; train on sentences with a class, call fit_classifier, or name "
+                "labels with diffaug predict --labels"
+            )
         return self.classifier.probabilities(self.encode(sentences, truncate_dim=self.classifier.weight.shape[1]))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:

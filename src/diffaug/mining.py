@@ -35,7 +35,8 @@ class NegativeRules:
         range_max: look at this many of the nearest sentences.
         max_score: the highest cosine with the anchor.
         min_score: the lowest.
-        absolute_margin: a negative's cosine is at least this much below the positive's.
+        absolute_margin: a negative's cosine is at least this much below the positive's; of several positives of an
+            anchor, below that of the least similar one.
         relative_margin: likewise, as a part of the positive's cosine: 0.05 is at most 95 % of it.
     """
 
@@ -143,10 +144,12 @@ def mine_hard_negatives(
         for anchor, scores, given in zip(anchors[start:], block, positives[start:], strict=False):
             excluded = [i for key in belongs[normal(anchor)] for i in place.get(key, ())]
             ranked = _nearest(scores, excluded, rules.range_max)
+            low = -np.inf if rules.min_score is None else rules.min_score
+            # What is nearer than any of the anchor's positives may be another one.
+            high = rules.ceiling(min(float(vectors[positive] @ queries[number[anchor]]) for positive in given))
+            candidates = [i for i in ranked if low <= scores[i] <= high][rules.range_min :]
             for positive in given:
-                low = -np.inf if rules.min_score is None else rules.min_score
-                high = rules.ceiling(float(vectors[positive] @ queries[number[anchor]]))
-                fitting = [i for i in ranked if low <= scores[i] <= high][rules.range_min :]
+                fitting = candidates
                 if sampling == "random":
                     fitting = sorted(lottery.sample(fitting, min(num_negatives, len(fitting))), key=fitting.index)
                 without += not fitting
