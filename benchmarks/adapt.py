@@ -11,8 +11,10 @@ score every candidate on the test set; `mnrl`, `cosent` and `triplets` (sentence
 MultipleNegativesRanking, CoSENT and BatchAllTriplet, with the steps and batches of our recipes and the learning rates
 in `RATES`); `setfit` (its own defaults, at most `--setfit-steps` steps; it needs the package `setfit`).
 
-`--dev` scores on other rows than the test sets: all learning rates, ours and theirs, were chosen on these among 2e-5,
-5e-5 and 1e-4.
+`--dev` scores on other rows than the test sets. All learning rates, ours and theirs, were chosen on these among 2e-5,
+5e-5 and 1e-4, with the ways `simcse` and `diffaug` (one training on all labels) and those of sentence-transformers:
+
+    python benchmarks/adapt.py --dev --rate 5e-5 --ways simcse diffaug triplets cosent mnrl --first-draw 10 --draws 2
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -205,6 +207,25 @@ def score(encode: Encode, case: Case) -> float:
     return logistic_score(encode, case) if case.kind == "classes" else score_pairs(encode, case)
 
 
+def score_model(embedder: Any, case: Case) -> float:
+    """The score of a model of diffaug."""
+    return score_classes(embedder, case) if case.kind == "classes" else score_pairs(embedder.encode, case)
+
+
+def as_dicts(case: Case) -> list[dict[str, Any]]:
+    """The labels as diffaug reads them."""
+    names = {
+        "classes": ("text", "label"),
+        "scored": ("sentence1", "sentence2", "score"),
+        "same": ("sentence1", "sentence2", "label"),
+        "triplets": ("anchor", "positive", "negative"),
+    }[case.kind]
+    rows = [dict(zip(names, row, strict=True)) for row in case.rows]
+    if case.kind == "same":
+        rows = [{**row, "label": "same" if row["label"] else "different"} for row in rows]
+    return rows
+
+
 def untouched(model: str, case: Case, draw: int, options: argparse.Namespace) -> dict[str, Any]:
     """The model as it is, with logistic regression for classes."""
     from diffaug import Embedder
@@ -219,23 +240,11 @@ def adapt(model: str, case: Case, draw: int, options: argparse.Namespace, text: 
     from diffaug.adaptation.inputs import most_text, read_inputs
     from diffaug.adaptation.trials import Trials
 
-    names = {
-        "classes": ("text", "label"),
-        "scored": ("sentence1", "sentence2", "score"),
-        "same": ("sentence1", "sentence2", "label"),
-        "triplets": ("anchor", "positive", "negative"),
-    }[case.kind]
-    rows = [dict(zip(names, row, strict=True)) for row in case.rows]
-    if case.kind == "same":
-        rows = [{**row, "label": "same" if row["label"] else "different"} for row in rows]
+    rows = as_dicts(case)
     raw = case.text if text else None
-
-    def score_of(embedder: diffaug.Embedder) -> float:
-        return score_classes(embedder, case) if case.kind == "classes" else score_pairs(embedder.encode, case)
-
     with tempfile.TemporaryDirectory() as folder:
         result = diffaug.adapt(model, rows, Path(folder) / "out", text=raw, seed=draw, only=options.candidates)
-        found = {result.chosen: score_of(diffaug.Embedder.from_pretrained(result.model or model))}
+        found = {result.chosen: score_model(diffaug.Embedder.from_pretrained(result.model or model), case)}
         start = diffaug.Embedder.from_pretrained(model)
         on_gpu = start.device.type != "cpu"
         inputs = read_inputs(rows, raw, None, None, most_text(on_gpu), draw, lambda line: None)
@@ -246,7 +255,7 @@ def adapt(model: str, case: Case, draw: int, options: argparse.Namespace, text: 
             if candidate.name not in found and (candidate.changes_model or case.kind == "classes"):
                 fresh = diffaug.Embedder.from_pretrained(model)
                 trials = Trials(Path(folder) / "others", model, fresh, inputs.text, draw)
-                found[candidate.name] = score_of(trials.finished(candidate, inputs.labelled))
+                found[candidate.name] = score_model(trials.finished(candidate, inputs.labelled), case)
     return {
         "score": found[result.chosen],
         "chosen": result.chosen,
@@ -261,6 +270,30 @@ def adapt(model: str, case: Case, draw: int, options: argparse.Namespace, text: 
 def adapt_text(model: str, case: Case, draw: int, options: argparse.Namespace) -> dict[str, Any]:
     """`diffaug.adapt` with unlabelled text."""
     return adapt(model, case, draw, options, text=True)
+
+
+def candidate(name: str) -> Callable[..., dict[str, Any]]:
+    """One candidate that trains, on all labels; and the average with the model as it is."""
+
+    def run(model: str, case: Case, draw: int, options: argparse.Namespace) -> dict[str, Any]:
+        from diffaug import Embedder
+        from diffaug.adaptation.candidates import candidates
+        from diffaug.adaptation.inputs import read_inputs
+        from diffaug.adaptation.trials import Trials
+
+        start = Embedder.from_pretrained(model)
+        inputs = read_inputs(as_dicts(case), None, None, None, 0, draw, lambda line: None)
+        changes = () if options.rate is None else (f"stage2.learning_rate={options.rate}",)
+        found = {}
+        with tempfile.TemporaryDirectory() as folder:
+            trials = Trials(Path(folder), model, start, [], draw)
+            for each in candidates(inputs, start.encoder, start.device.type != "cpu"):
+                if each.training == name:
+                    trained = trials.finished(replace(each, changes=each.changes + changes), inputs.labelled)
+                    found["averaged" if each.averaged else "score"] = score_model(trained, case)
+        return found
+
+    return run
 
 
 def _batches(case: Case, draw: int) -> Iterator[Rows]:
@@ -357,6 +390,8 @@ RUNS: dict[str, Callable[..., dict[str, Any]]] = {
     "logistic": untouched,
     "adapt": adapt,
     "adapt-text": adapt_text,
+    "simcse": candidate("SimCSE"),
+    "diffaug": candidate("DiffAug"),
     "mnrl": sentence_transformers("mnrl", "MultipleNegativesRankingLoss"),
     "cosent": sentence_transformers("cosent", "CoSENTLoss"),
     "triplets": sentence_transformers("triplets", "BatchAllTripletLoss"),
@@ -392,7 +427,7 @@ def main() -> None:
     parser.add_argument("--first-draw", type=int, default=0)
     parser.add_argument("--dev", action="store_true", help="score on dev sets, to choose settings")
     parser.add_argument("--steps", type=int, default=STEPS, help="of sentence-transformers")
-    parser.add_argument("--rate", type=float, help="learning rate of sentence-transformers")
+    parser.add_argument("--rate", type=float, help="learning rate of sentence-transformers, simcse and diffaug")
     parser.add_argument("--setfit-steps", type=int, default=1000, help="the most steps of SetFit")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
@@ -406,7 +441,7 @@ def main() -> None:
         (name, draw, way)
         for draw in draws
         for name in options.only
-        for way in WAYS[kinds[name]]
+        for way in (*WAYS[kinds[name]], "simcse", "diffaug")
         if way in (options.ways or WAYS[kinds[name]]) and (name, draw, way) not in done
     ]
     record["command"] = "python benchmarks/adapt.py --model MODEL --data DATA --out FILE"
