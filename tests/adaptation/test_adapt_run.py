@@ -97,11 +97,22 @@ def test_text_is_used_to_train_only_where_it_helps(
     monkeypatch.setattr(run, "text_helps", lambda *args: helps)
     lines: list[str] = []
     result = adapt(tiny_bert, classes(), tmp_path / "out", text=unlabelled(), folds=2, report=lines.append)
-    trained = ["self-training"] if helps else ["SimCSE", "DiffAug"]  # DiffAug with much text is for GPUs
-    names = [name + tail for name in trained for tail in ("", ", averaged")]
+    # On a CPU, nothing is trained with much text.
+    names = [] if helps else ["SimCSE", "SimCSE, averaged", "DiffAug", "DiffAug, averaged"]
     assert [row.name for row in result.rows] == ["as it is", "label spreading", *names]
     reported = "unlabelled text is not used to train: label spreading is not better than 'as it is'"
     assert (reported in lines) != helps
+
+
+def test_what_is_trained_with_text_on_a_gpu(tiny_bert: Path) -> None:
+    start, inputs = Embedder.from_pretrained(tiny_bert), Inputs(read_labelled(classes()), None, unlabelled(), {})
+    known = candidates.candidates(inputs, start.encoder, on_gpu=True)
+    found = candidates.trained(known, None, text_helps=True, on_gpu=True)
+    assert [each.name for each in found if not each.averaged] == ["self-training", "DiffAug"]
+    assert all(each.spreads for each in found)
+    found = candidates.trained(known, None, text_helps=False, on_gpu=True)
+    assert [each.name for each in found if not each.averaged] == ["SimCSE", "DiffAug"]
+    assert not any(each.spreads for each in found)
 
 
 @pytest.mark.parametrize(("spread", "alone", "helps"), [(0.75, 0.5, True), (0.5, 0.5, False), (0.5, 0.75, False)])

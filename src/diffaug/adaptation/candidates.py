@@ -133,8 +133,9 @@ def trained(
 ) -> list[Candidate]:
     """The candidates that train the encoder.
 
-    Without ``only``: if unlabelled text helps, self-training takes the place of SimCSE; on a CPU also that of DiffAug,
-    since training with all text takes long. If it does not, no candidate uses it.
+    Without ``only``: if unlabelled text helps, self-training takes the place of SimCSE; on a CPU nothing is trained then,
+    since the few steps that a CPU can do are worse than label spreading alone. If text does not help, no candidate uses
+    it.
 
     Args:
         known: all candidates.
@@ -146,7 +147,7 @@ def trained(
 
     def by_default(candidate: Candidate) -> bool:
         if text_helps:
-            return candidate.pseudo_labels or (candidate.training == DIFFAUG and on_gpu)
+            return on_gpu and (candidate.pseudo_labels or candidate.training == DIFFAUG)
         return not candidate.pseudo_labels
 
     chosen = [each for each in known if each.trains and (by_default(each) if only is None else each.name in only)]
