@@ -133,7 +133,7 @@ def trained(
 ) -> list[Candidate]:
     """The candidates that train the encoder.
 
-    Without ``only``: if unlabelled text helps, self-training takes the place of SimCSE; on a CPU nothing is trained then,
+    Without ``only``: if unlabelled text helps, self-training takes the place of SimCSE, and on a CPU nothing is trained,
     since the few steps that a CPU can do are worse than label spreading alone. If text does not help, no candidate uses
     it.
 
