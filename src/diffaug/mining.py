@@ -14,7 +14,7 @@ import numpy as np
 
 from diffaug.data.columns import Columns
 from diffaug.data.labels import Label
-from diffaug.data.read import LabelNames, read_labelled, read_sentences
+from diffaug.data.read import LabelNames, read_labelled, read_text
 from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, Triplets, normal
 from diffaug.data.table import Source
 from diffaug.embedder import Embedder
@@ -122,8 +122,7 @@ def mine_hard_negatives(
     if not pairs:
         raise DiffaugError(f"these {len(data):,} {data.kind} have no two sentences that belong together")
     own = (sentence for column in data.texts() for sentence in column)
-    text_columns = None if text_column is None else {"sentence": text_column}
-    corpus = list(dict.fromkeys(own if text is None else read_sentences(text, text_columns)))
+    corpus = list(dict.fromkeys(own if text is None else read_text(text, text_column)))
     place: dict[str, list[int]] = {}
     for i, sentence in enumerate(corpus):
         place.setdefault(normal(sentence), []).append(i)

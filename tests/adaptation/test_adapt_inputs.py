@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,31 @@ def test_other_files_are_not_written_over(content: str, tiny_bert: Path, tmp_pat
 
 
 def test_unknown_candidates_are_named(tiny_bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(DiffaugError, match="no candidate 'magic' for these labels; there are as it is, linear"):
+    with pytest.raises(DiffaugError, match=r"'magic' for these labels; there are 'as it is', .*, 'SimCSE, averaged', "):
         adapt(tiny_bert, scored(), tmp_path / "out", only=["magic"])
     with pytest.raises(DiffaugError, match="does not learn from scored pairs"):
-        forecast(tiny_bert, scored(), candidate="as it is")
+        forecast(tiny_bert, scored(), candidate="As it is")
+
+
+@pytest.mark.parametrize("folds", [1, 11])
+def test_folds_are_from_2_to_10(folds: int, tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(DiffaugError, match=f"the number of folds must be from 2 to 10, got {folds}"):
+        adapt(tiny_bert, classes(), tmp_path / "out", folds=folds)
+    words = ["adapt", str(tiny_bert), "--labels", "labels.csv", "--out", str(tmp_path / "out"), "--folds", str(folds)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "--folds" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_folds_need_five_labels_each(tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        DiffaugError, match="48 labels are too few for 10 folds of at least 5 labels each; use at most 9"
+    ):
+        adapt(tiny_bert, scored(), tmp_path / "out", folds=10)
+    assert not (tmp_path / "out").exists()
+    result = adapt(tiny_bert, scored(), tmp_path / "out", folds=9, only=[])
+    assert -100 <= result.rows[0].score <= 100  # nan is not
 
 
 def test_the_command_reports_an_error_in_one_line(tiny_bert: Path, tmp_path: Path) -> None:
@@ -163,3 +185,65 @@ def test_other_names_of_labels_and_columns_and_bad_rows() -> None:
     )
     assert len(inputs.labelled) == len(rows)
     assert inputs.text == ["One.", "Two."]
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> str:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["adapt", "forecast"])
+def test_the_commands_read_foreign_labels_and_skip_bad_rows(command: str, tiny_bert: Path, tmp_path: Path) -> None:
+    names = {"same": "Ja", "different": "Nein"}
+    rows = [{**row, "label": names[row["label"]]} for row in same_or_different()]
+    labels = _write(tmp_path / "labels.csv", rows)
+    words = [command, str(tiny_bert), "--labels", labels]
+    words += ["--out", str(tmp_path / "out"), "--only", "As It Is"] if command == "adapt" else []
+
+    with pytest.raises(
+        DiffaugError, match=r"labels.csv, line 2: the label 'Nein' is unknown.*--label LABEL=entailment"
+    ):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    words += ["--label", "Ja=same", "--label", "Nein=different"]
+    _write(tmp_path / "labels.csv", [*rows, {**rows[0], "sentence2": ""}])
+    with pytest.raises(
+        DiffaugError, match=r"line 42: column 'sentence2' is empty; .* skip such lines with --on-bad skip"
+    ):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    result = CliRunner().invoke(app, [*words, "--on-bad", "skip"])
+    assert result.exit_code == 0, result.output
+    # The forecast learns from one of two halves.
+    assert ("40 pairs: 20 same, 20 different" if command == "adapt" else " 20 labels") in result.output
+
+
+@pytest.mark.parametrize("command", ["adapt", "forecast"])
+def test_the_commands_read_text_of_another_column(command: str, tiny_bert: Path, tmp_path: Path) -> None:
+    labels = _write(tmp_path / "labels.csv", classes())
+    text = _write(tmp_path / "text.csv", [{"Nr": str(i), "Betreff": line} for i, line in enumerate(unlabelled())])
+    words = [command, str(tiny_bert), "--labels", labels, "--text", text]
+    words += ["--out", str(tmp_path / "out"), "--only", "label spreading"] if command == "adapt" else []
+    for wrong in ([], ["--text-column", "Text"]):
+        with pytest.raises(DiffaugError, match=r"are: Nr, Betreff; name the column .* --text-column") as error:
+            CliRunner().invoke(app, [*words, *wrong], catch_exceptions=False)
+        assert "--column" not in str(error.value)
+    result = CliRunner().invoke(app, [*words, "--text-column", "Betreff"])
+    assert result.exit_code == 0, result.output
+    if command == "adapt":
+        assert "label spreading" in result.stdout
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.csv", "1,One here\n2,Two here\n"), ("b.tsv", "Nr\tName\n1\tOne.\n")])
+def test_no_message_on_text_recommends_the_option_of_the_labels(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DiffaugError, match="with --text-column") as error:
+        read_inputs(classes(), str(tmp_path / name), None, None, 10, 0, print)
+    assert "--column" not in str(error.value)
+
+
+def test_lines_have_no_columns_to_name(tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text("One.\nTwo.\n")
+    with pytest.raises(DiffaugError, match="has one sentence per line and no columns; leave out --text-column"):
+        read_inputs(classes(), str(tmp_path / "raw.txt"), None, None, 10, 0, print, text_column="Betreff")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ def test_every_kind_from_labels_to_a_result(kind: str, tiny_bert: Path, tmp_path
     assert result.forecast is not None
     assert result.forecast.more == 50
     assert any("left" in line for line in lines)
+    begins, ends = lines.index("SimCSE: fold 1 of 2 …"), [line.startswith("SimCSE: fold 1 of 2, ") for line in lines]
+    assert ends[begins + 1]
+    assert ends.count(True) == 1
     stored = json.loads((tmp_path / "out" / "adapt.json").read_text())
     assert stored["provenance"]["models"]["model"] == Embedder.from_pretrained(tiny_bert).fingerprint()
     assert AdaptResult.from_dict(stored).table() == result.table()
@@ -190,8 +193,10 @@ def test_a_call_that_ended_between_training_and_saving_is_continued(
 def test_an_interrupted_call_is_continued(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted in the third fit; the first two are not computed again, and the result is that of one call."""
 
-    def call(out: Path) -> AdaptResult:
-        return adapt(tiny_bert, scored(), out, folds=2, only=["SimCSE", "linear map"])
+    def call(
+        out: Path, only: Sequence[str] = ("SimCSE", "linear map"), report: Callable[[str], None] = lambda line: None
+    ) -> AdaptResult:
+        return adapt(tiny_bert, scored(), out, folds=2, only=only, report=report)
 
     whole = call(tmp_path / "whole")
     from diffaug.adaptation import trials
@@ -216,7 +221,10 @@ def test_an_interrupted_call_is_continued(tiny_bert: Path, tmp_path: Path, monke
             adapt(tiny_bert, scored(), tmp_path / "out", **{"folds": 2, "only": ["SimCSE", "linear map"], **change})
     with pytest.raises(DiffaugError, match="was begun with something else"):
         adapt(tiny_bert, scored()[:-1], tmp_path / "out", folds=2, only=["SimCSE", "linear map"])
-    again = call(tmp_path / "out")
+    lines: list[str] = []
+    again = call(tmp_path / "out", ["simcse", "Linear Map"], lines.append)
+    # The first fold is read.
+    assert [line for line in lines if line.endswith("…")] == ["SimCSE: fold 2 of 2 …"]
     assert len(calls) == 3 + (again.chosen == "SimCSE")
     strip = lambda result: [(row.name, row.score) for row in result.rows]  # noqa: E731
     assert strip(again) == strip(whole)
@@ -251,7 +259,7 @@ def test_a_model_with_prefixes_keeps_them(tiny_bert: Path, tmp_path: Path, monke
     second = adapt(first.model, scored(), tmp_path / "second", folds=2, only=["DiffAug"])
     assert second.model is not None
     assert Embedder.from_pretrained(second.model).encoder.config.prefix is not None
-    with pytest.raises(DiffaugError, match="there are as it is, linear map, DiffAug"):
+    with pytest.raises(DiffaugError, match="there are 'as it is', 'linear map', 'DiffAug', "):
         adapt(first.model, scored(), tmp_path / "third", only=["SimCSE"])
 
 

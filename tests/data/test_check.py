@@ -497,7 +497,14 @@ def test_the_printed_commands_work(tmp_path: Path) -> None:
 
     pairs = [(f"First {i} here", f"Second {i} there", ("v1.0 = same", "no")[i % 2]) for i in range(30)]
     path = table(tmp_path / "b.csv", ("sentence1", "sentence2", "label"), *pairs)
-    runs(check(path, labels={"v1.0 = same": "same", "no": "different"}), tmp_path / "b")
+    report = check(path, labels={"v1.0 = same": "same", "no": "different"})
+    assert "diffaug adapt embedded" in str(report)
+    runs(report, tmp_path / "b")
+
+    path = table(tmp_path / "c.csv", ("text", "label"), *intents(), ("", INTENTS[0]))
+    report = check(path)
+    assert "--on-bad skip" in dict(report.parts)["type"][0]
+    runs(report, tmp_path / "skipped")
 
     scored = [(first, second, i % 7) for i, (first, second, _) in enumerate(pairs)]
     path = table(tmp_path / "c d.csv", ("Erste", "Zweite", "Note"), *scored)

@@ -112,11 +112,18 @@ def candidates(inputs: Inputs, model: Encoder, on_gpu: bool) -> list[Candidate]:
     return found
 
 
-def check_names(known: Sequence[Candidate], names: Sequence[str]) -> None:
-    """Raise a DiffaugError if there is no candidate of one of these names."""
-    there = [candidate.name for candidate in known]
-    if unknown := [name for name in names if name not in there]:
-        raise DiffaugError(f"there is no candidate {unknown[0]!r} for these labels; there are {', '.join(there)}")
+def find_names(known: Sequence[Candidate], names: Sequence[str]) -> list[str]:
+    """The names of the candidates that a user names, without regard to case.
+
+    Raises:
+        DiffaugError: there is no candidate of one of these names.
+    """
+    there = {candidate.name.casefold(): candidate.name for candidate in known}
+    if unknown := [name for name in names if name.casefold() not in there]:
+        raise DiffaugError(
+            f"there is no candidate {unknown[0]!r} for these labels; there are {', '.join(map(repr, there.values()))}"
+        )
+    return [there[name.casefold()] for name in names]
 
 
 def cheap(known: Sequence[Candidate], only: Sequence[str] | None) -> list[Candidate]:

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffaug.adaptation.candidates import LINEAR, SPREADING, UNTOUCHED, Candidate, candidates, check_names, trained
+from diffaug.adaptation.candidates import LINEAR, SPREADING, UNTOUCHED, Candidate, candidates, find_names, trained
 from diffaug.adaptation.folds import Indices, nested_subset
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
 from diffaug.adaptation.measure import measure_name, statistic
 from diffaug.adaptation.trials import Trials, text_helps
 from diffaug.data.columns import Columns
+from diffaug.data.problems import OnBad
+from diffaug.data.read import LabelNames
 from diffaug.data.records import Classes
 from diffaug.data.table import Source
 from diffaug.embedder import Embedder
@@ -90,6 +92,9 @@ def forecast(
     text: Source | None = None,
     dev: Source | None = None,
     columns: Columns | None = None,
+    label_names: LabelNames | None = None,
+    text_column: str | int | None = None,
+    on_bad: OnBad = "error",
     candidate: str | None = None,
     seed: int = 42,
     report: Callable[[str], None] = lambda line: None,
@@ -106,6 +111,9 @@ def forecast(
         text: unlabelled sentences of the same domain.
         dev: labels to score on, instead of cross-validation.
         columns: names of the columns, where they are not the usual ones.
+        label_names: what labels of pairs mean, where they are not the usual ones.
+        text_column: the column of ``text`` with the sentences, where it is not called sentence or text.
+        on_bad: what to do with rows that cannot be used.
         candidate: the name of one of the candidates of `adapt`. Default: one that does not train the encoder and takes
             seconds: with classes label spreading if there is text that helps, otherwise a classifier; with pairs the
             linear map.
@@ -117,9 +125,21 @@ def forecast(
     """
     start = Embedder.from_pretrained(model)
     on_gpu = start.device.type != "cpu"
-    inputs = read_inputs(labels, text, dev, columns, most_text(on_gpu), seed, report)
+    inputs = read_inputs(
+        labels,
+        text,
+        dev,
+        columns,
+        most_text(on_gpu),
+        seed,
+        report,
+        label_names=label_names,
+        text_column=text_column,
+        on_bad=on_bad,
+    )
     known = candidates(inputs, start.encoder, on_gpu)
-    check_names(known, [candidate] if candidate else [])
+    if candidate is not None:
+        (candidate,) = find_names(known, [candidate])
     trains = any(each.trains and each.name == candidate for each in known)
     splits = inputs.splits(_TRAINED_FOLDS if trains else _FOLDS, seed)
     with tempfile.TemporaryDirectory(prefix="diffaug-") as work:

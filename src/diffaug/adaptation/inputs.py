@@ -12,8 +12,8 @@ import numpy as np
 from diffaug.adaptation.folds import Indices, split_folds
 from diffaug.data.columns import Columns
 from diffaug.data.decisive import check_decisive
-from diffaug.data.problems import OnBad
-from diffaug.data.read import LabelNames, read_labelled, read_sentences
+from diffaug.data.problems import SKIP_OPTION, OnBad
+from diffaug.data.read import LabelNames, read_labelled, read_text
 from diffaug.data.records import Classes, Labelled, normal
 from diffaug.data.sampling import draw
 from diffaug.data.table import Source
@@ -90,18 +90,18 @@ def read_inputs(
     """
     files: dict[str, dict[str, str]] = {}
     with record_reads() as files["labels"]:
-        labelled = read_labelled(labels, columns, on_bad, label_names)
+        labelled = read_labelled(labels, columns, on_bad, label_names, how_to_skip=SKIP_OPTION)
         check_decisive(labelled, "the labels")
     held = None
     if dev is not None:
         with record_reads() as files["dev"]:
-            held = read_labelled(dev, columns, on_bad, label_names)
+            held = read_labelled(dev, columns, on_bad, label_names, how_to_skip=SKIP_OPTION)
             check_decisive(held, "the dev labels")
         _check_dev(labelled, held, report)
     raw: list[str] = []
     if text is not None:
         with record_reads() as files["text"]:
-            sentences = read_sentences(text, None if text_column is None else {"sentence": text_column}, on_bad)
+            sentences = read_text(text, text_column, on_bad, SKIP_OPTION)
         known = {normal(cell) for part in (labelled, held) if part is not None for cell in _cells(part)}
         raw = [sentence for sentence in dict.fromkeys(sentences) if normal(sentence) not in known]
         if len(raw) > most_text:

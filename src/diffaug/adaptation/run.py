@@ -18,7 +18,7 @@ from diffaug.adaptation.candidates import (
     Candidate,
     candidates,
     cheap,
-    check_names,
+    find_names,
     learns,
     trained,
 )
@@ -30,6 +30,8 @@ from diffaug.adaptation.result import AdaptResult, Row, choose, compare_all, ver
 from diffaug.adaptation.trials import Fit, Trials, fit_here, fit_on_ray, text_helps
 from diffaug.cluster import Engine, check_engine
 from diffaug.data.columns import Columns
+from diffaug.data.problems import OnBad
+from diffaug.data.read import LabelNames
 from diffaug.data.records import Classes, summary
 from diffaug.data.table import Source
 from diffaug.embedder import Embedder
@@ -39,6 +41,8 @@ from diffaug.provenance import RunProvenance, device_name
 
 MODEL, RESULT = "model", "adapt.json"
 _WORK, _REQUEST = "work", "request.json"
+# Each fold is a training of its own, and the score of a few held-out rows may be undefined.
+_MOST_FOLDS, _FEWEST_HELD_OUT = 10, 5
 
 Measured = dict[str, tuple[list[Outcomes], float]]
 """By candidate, what it does in each fold, and the seconds this takes."""
@@ -52,6 +56,9 @@ def adapt(
     text: Source | None = None,
     dev: Source | None = None,
     columns: Columns | None = None,
+    label_names: LabelNames | None = None,
+    text_column: str | int | None = None,
+    on_bad: OnBad = "error",
     folds: int = 3,
     more: int = 300,
     confidence: float = 0.95,
@@ -73,10 +80,14 @@ def adapt(
         text: unlabelled sentences of the same domain, which help with classes.
         dev: labels of the same kind that decide instead of cross-validation.
         columns: names of the columns, where they are not the usual ones.
-        folds: number of parts.
+        label_names: what labels of pairs mean, where they are not the usual ones.
+        text_column: the column of ``text`` with the sentences, where it is not called sentence or text.
+        on_bad: what to do with rows that cannot be used.
+        folds: number of parts, from 2 to 10; each must have at least five labels.
         more: the number of additional labels of the forecast.
         confidence: how sure a gain must be, from 0.5 to 1; 0.5 takes whatever scores highest.
-        only: names of the candidates to try, besides the untouched model and label spreading; None: the default.
+        only: names of the candidates to try, in any case, besides the untouched model and label spreading; None: the
+            default.
         seed: of folds and training.
         engine: ``"ray"`` fits the candidates to the folds on the nodes of a Ray cluster, which must share ``out``.
         report: called with lines on the progress.
@@ -86,20 +97,37 @@ def adapt(
     """
     begin = time.monotonic()
     check_engine(engine)
-    if folds < 2:
-        raise DiffaugError(f"the number of folds must be at least 2, got {folds}")
+    if not 2 <= folds <= _MOST_FOLDS:
+        raise DiffaugError(f"the number of folds must be from 2 to {_MOST_FOLDS}, got {folds}")
     if not 0.5 <= confidence < 1:
         raise DiffaugError(f"confidence must be at least 0.5 and less than 1, got {confidence}")
     folder, name = Path(out), os.fspath(model)
     _check_folder(folder)
     start = Embedder.from_pretrained(name)
     on_gpu = start.device.type != "cpu"
-    inputs = read_inputs(labels, text, dev, columns, most_text(on_gpu), seed, report)
+    inputs = read_inputs(
+        labels,
+        text,
+        dev,
+        columns,
+        most_text(on_gpu),
+        seed,
+        report,
+        label_names=label_names,
+        text_column=text_column,
+        on_bad=on_bad,
+    )
+    most = len(inputs.labelled) // _FEWEST_HELD_OUT
+    if inputs.held is None and folds > most:
+        raise DiffaugError(
+            f"{len(inputs.labelled)} labels are too few for {folds} folds of at least {_FEWEST_HELD_OUT} labels each; "
+            f"use at most {most} folds"
+        )
     known = candidates(inputs, start.encoder, on_gpu)
-    check_names(known, only or [])
+    only = None if only is None else find_names(known, only)
     tried = cheap(known, only)
     used = RunProvenance.now(device_name(start.device), inputs.files, {"model": start.fingerprint()})
-    request = {"folds": folds, "seed": seed, "only": only and list(only), "data": inputs.digest()}
+    request = {"folds": folds, "seed": seed, "only": only, "data": inputs.digest()}
     with _claimed(folder, request, used):
         trials = Trials(folder / _WORK, name, start, inputs.text, seed)
         splits = inputs.splits(folds, seed)
@@ -154,7 +182,11 @@ def _measure(
     clock = _TimeLeft(learners, len(splits))
     found: dict[str, dict[int, Outcomes]] = {candidate.name: {} for candidate in tried}
     totals = dict.fromkeys(found, 0.0)
-    for fit, (_, seconds) in fit_on_ray(trials, fits) if engine == "ray" else fit_here(trials, fits):
+
+    def begins(fit: Fit) -> None:
+        report(f"{fit.candidate.training}: fold {fit.fold + 1} of {len(splits)} …")
+
+    for fit, (_, seconds) in fit_on_ray(trials, fits) if engine == "ray" else fit_here(trials, fits, begins):
         clock.spent(fit.candidate, seconds)
         if fit.candidate.trains:
             left = clock.left() if engine == "local" else ""  # it adds up what is computed at the same time

@@ -60,12 +60,15 @@ class Trials:
             test: held-out rows.
             name: of the stored result.
         """
-        path = self._stored(candidate, name)
-        if not path.is_file():
+        if not self.has(candidate, name):
             self._fit(candidate, rows, test, name)
-        with np.load(path) as stored:
+        with np.load(self._stored(candidate, name)) as stored:
             found = dict(stored.items())
         return found, float(found.pop("seconds"))
+
+    def has(self, candidate: Candidate, name: str) -> bool:
+        """Whether the outcomes of this name are stored, so that nothing is fitted."""
+        return self._stored(candidate, name).is_file()
 
     def _fit(self, candidate: Candidate, rows: Labelled, test: Labelled, name: str) -> None:
         """Compute and store outcomes; of a trained encoder, with its weights and with the averaged ones."""
@@ -142,12 +145,22 @@ class Fit:
 
     def run(self, trials: Trials) -> FitResult:
         """See `Trials.outcomes`."""
-        return trials.outcomes(self.candidate, self.rows, self.test, f"fold{self.fold}")
+        return trials.outcomes(self.candidate, self.rows, self.test, self._name)
+
+    def will_train(self, trials: Trials) -> bool:
+        """Whether `run` trains the encoder, which takes a while."""
+        return self.candidate.trains and not trials.has(self.candidate, self._name)
+
+    @property
+    def _name(self) -> str:
+        return f"fold{self.fold}"
 
 
-def fit_here(trials: Trials, fits: Sequence[Fit]) -> Iterator[tuple[Fit, FitResult]]:
-    """Run fits one after the other in this process."""
+def fit_here(trials: Trials, fits: Sequence[Fit], begins: Callable[[Fit], None]) -> Iterator[tuple[Fit, FitResult]]:
+    """Run fits one after the other in this process; ``begins`` is called before each one that trains an encoder."""
     for fit in fits:
+        if fit.will_train(trials):
+            begins(fit)
         yield fit, fit.run(trials)
 
 

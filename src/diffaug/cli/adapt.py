@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from diffaug.cli.columns import Columns, parse_columns
+from diffaug.cli.columns import Columns, parse_columns, parse_labels
+from diffaug.cli.columns import Labels as LabelMeanings
 from diffaug.cli.engine import Engine
 from diffaug.cli.interruption import resumable
 
@@ -24,6 +25,10 @@ Dev = Annotated[
     ),
 ]
 More = Annotated[int, typer.Option(help="The number of additional labels of the forecast.", min=1)]
+TextColumn = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The column of --text with the sentences.", show_default=False)
+]
+OnBad = Annotated[Literal["error", "skip"], typer.Option(help="What to do with rows that cannot be used.")]
 Seed = Annotated[int, typer.Option(help="Seed of folds, draws and training.", min=0)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
 
@@ -43,7 +48,10 @@ def adapt(
     text: Text = None,
     dev: Dev = None,
     column: Columns = None,
-    folds: Annotated[int, typer.Option(help="Parts of the labels, each held out once.", min=2)] = 3,
+    label: LabelMeanings = None,
+    text_column: TextColumn = None,
+    on_bad: OnBad = "error",
+    folds: Annotated[int, typer.Option(help="Parts of the labels, each held out once.", min=2, max=10)] = 3,
     more: More = 300,
     confidence: Annotated[
         float, typer.Option(help="How sure a gain must be, from 0.5 to 1; 0.5 takes whatever scores highest.")
@@ -69,6 +77,9 @@ def adapt(
             text=text,
             dev=dev,
             columns=parse_columns(column),
+            label_names=parse_labels(label),
+            text_column=text_column,
+            on_bad=on_bad,
             folds=folds,
             more=more,
             confidence=confidence,
@@ -95,6 +106,9 @@ def forecast(
     text: Text = None,
     dev: Dev = None,
     column: Columns = None,
+    label: LabelMeanings = None,
+    text_column: TextColumn = None,
+    on_bad: OnBad = "error",
     candidate: Annotated[
         str | None,
         typer.Option(
@@ -116,6 +130,9 @@ def forecast(
         text=text,
         dev=dev,
         columns=parse_columns(column),
+        label_names=parse_labels(label),
+        text_column=text_column,
+        on_bad=on_bad,
         candidate=candidate,
         seed=seed,
         report=_reporter(quiet),

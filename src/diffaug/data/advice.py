@@ -191,7 +191,12 @@ def label_options(values: Sequence[str]) -> str:
     if len(values) == 2:
         first_differs = _DIFFERENT.search(values[0]) is not None and _DIFFERENT.search(values[1]) is None
         meanings = ("different", "same") if first_differs else ("same", "different")
-    return " ".join(f"--label {shlex.quote(f'{value}={means}')}" for value, means in zip(values, meanings, strict=True))
+    return label_meanings(dict(zip(values, meanings, strict=True)))
+
+
+def label_meanings(labels: Mapping[str, str]) -> str:
+    """The options that say what labels mean, as they are typed in a shell."""
+    return " ".join(f"--label {shlex.quote(f'{value}={means}')}" for value, means in labels.items())
 
 
 def train_command(

@@ -15,6 +15,7 @@ import numpy as np
 from diffaug.data.advice import (
     column_settings,
     encoding_advice,
+    label_meanings,
     label_options,
     language_advice,
     other_command,
@@ -163,10 +164,10 @@ def _commands(
     except DiffaugError as error:
         use.append(f"not for diffaug adapt: {error}")
         return [*commands, train]
-    if problems or labels:
-        return [*commands, train]
+    options = [label_meanings(labels or {}), "--on-bad skip" * problems, "--out adapted"]
+    adapt = other_command("diffaug adapt embedded --labels", source, columns, " ".join(filter(None, options)))
     use.append("diffaug adapt tries several ways to learn from these labels; name your model in place of embedded")
-    return [*commands, other_command("diffaug adapt embedded --labels", source, columns, "--out adapted"), train]
+    return [*commands, adapt, train]
 
 
 def _quotes(table: Table) -> list[str]:

@@ -103,11 +103,17 @@ class Layout:
 
 
 class LayoutError(DiffaugError):
-    """The columns of a kind were not found; ``missing`` lists the roles without a column."""
+    """The columns of a kind were not found.
 
-    def __init__(self, message: str, missing: Sequence[str]) -> None:
-        super().__init__(message)
-        self.missing = tuple(missing)
+    Attributes:
+        problem: what is wrong.
+        missing: the roles without a column.
+        naming: how to say which column is what; empty if this does not help.
+    """
+
+    def __init__(self, problem: str, missing: Sequence[str], naming: str = "") -> None:
+        super().__init__("; ".join(filter(None, [problem, naming])))
+        self.problem, self.missing, self.naming = problem, tuple(missing), naming
 
 
 def find_layout(table: Table, kind: Kind, columns: Columns | None = None) -> Layout:
@@ -249,15 +255,17 @@ def _missing_columns(
         f"{role} ({mapping[role]!r})" if role in mapping else f"{role} ({' or '.join(ROLES[kind][role][:3])})"
         for role in missing
     ]
-    hint = f"rename a column, or set columns={{{missing[0]!r}: NAME}} {_ELSEWHERE}"
+    hint, naming = "", f"rename a column, or set columns={{{missing[0]!r}: NAME}} {_ELSEWHERE}"
     if table.separator is not None and len(names) == 1 and (other := _other_separator(table, names)):
-        hint = f"the file seems to be separated by {SEPARATORS[other]}, not by {SEPARATORS[table.separator]}: "
+        hint = f"; the file seems to be separated by {SEPARATORS[other]}, not by {SEPARATORS[table.separator]}: "
         hint += "rename it to .tsv" if other == "\t" else "rename it to .csv"
+        naming = ""
     where = f"{table.name}, line 1" if table.may_have_header else table.name
     there = ", ".join(printable(name) or "(no name)" for name in names)
     return LayoutError(
-        f"{where}: no column for {', '.join(wanted)}, which {kind.value} need; the columns are: {there}; {hint}",
+        f"{where}: no column for {', '.join(wanted)}, which {kind.value} need; the columns are: {there}{hint}",
         missing,
+        naming,
     )
 
 
@@ -302,8 +310,9 @@ def _by_content(table: Table, kind: Kind) -> Layout:
         if width > 1 and _may_be_classes(cells):
             raise LayoutError(
                 f"{table.name}: column {index + 1} repeats few short texts, such as {str(cells[-1])[:40]!r}, which may "
-                f"be classes; say which column is what {_ELSEWHERE}",
+                "be classes",
                 [roles[index]],
+                f"say which column is what {_ELSEWHERE}",
             )
     return _unnamed(kind, range(width), width, f"no header, {width} column{'s' * (width > 1)} of text")
 
@@ -324,10 +333,10 @@ def _refuse_possible_header(table: Table, kind: Kind, head: list[Row], rows: lis
     if _like_names(first) and not _mostly(_like_names, rows[1:]):
         roles, names = list(ROLES[kind]), [str(cell).strip() for cell in first]
         raise LayoutError(
-            f"{table.name}, line 1: {', '.join(map(printable, names))} may be column names or data; set "
-            f"columns={dict(zip(roles, names, strict=False))} if they are names, or "
-            f"columns={dict(zip(roles, range(1, len(roles) + 1), strict=True))} if they are data {_ELSEWHERE}",
+            f"{table.name}, line 1: {', '.join(map(printable, names))} may be column names or data",
             roles,
+            f"set columns={dict(zip(roles, names, strict=False))} if they are names, or "
+            f"columns={dict(zip(roles, range(1, len(roles) + 1), strict=True))} if they are data {_ELSEWHERE}",
         )
 
 
@@ -341,8 +350,9 @@ def _ambiguous(table: Table, kind: Kind, head: list[Row]) -> LayoutError:
     numbers = {role: number for number, role in enumerate(roles, start=1)}
     return LayoutError(
         f"{table.name} has {width} column{'s' * (width > 1)} without names, and it is not clear which of them are "
-        f"{', '.join(roles)}; number them as in columns={numbers} {_ELSEWHERE}",
+        f"{', '.join(roles)}",
         roles,
+        f"number them as in columns={numbers} {_ELSEWHERE}",
     )
 
 

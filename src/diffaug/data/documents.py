@@ -19,13 +19,12 @@ from typing import IO, Any
 
 from diffaug.data.columns import Columns, Kind, Layout, find_layout
 from diffaug.data.lines import COMPRESSIONS, read_lines
-from diffaug.data.problems import OnBad, Reporter
+from diffaug.data.problems import SKIP_OPTION, OnBad, Reporter
 from diffaug.data.read import open_source, usable_rows
 from diffaug.data.table import HUB_PREFIX, MISSING, SAMPLE_PREFIX, Table, source_path
 from diffaug.errors import DiffaugError
 
 STDIN = "-"
-SKIP_OPTION = "--on-bad skip (in Python: on_bad='skip')"
 _TABLES = {".csv", ".tsv", ".jsonl", ".parquet"}
 _SAMPLE = 10_000  # lines that are read to estimate the number of lines of a file
 

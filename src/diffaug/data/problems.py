@@ -15,6 +15,8 @@ logger = logging.getLogger("diffaug.data")
 # Only the first problems are stored: a file of a million bad rows must not fill the memory.
 _STORED = 5
 HOW_TO_SKIP = "on_bad='skip' (in a recipe: data.on_bad)"
+SKIP_OPTION = "--on-bad skip (in Python: on_bad='skip')"
+"""`HOW_TO_SKIP` of commands with an option of their own, without recipe."""
 
 
 @dataclass(frozen=True)

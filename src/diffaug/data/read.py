@@ -52,6 +52,26 @@ def read_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad
     return list(iterate_sentences(source, columns, on_bad))
 
 
+def read_text(
+    text: Source, text_column: str | int | None, on_bad: OnBad = "error", how_to_skip: str = HOW_TO_SKIP
+) -> list[str]:
+    """As `read_sentences`, for functions with an argument ``text_column`` and commands with ``--text-column``."""
+    table, reporter = open_source(text, on_bad, how_to_skip)
+    try:
+        layout = find_layout(table, Kind.SENTENCES, None if text_column is None else {"sentence": text_column})
+    except LayoutError as error:
+        if table.plain_text:
+            raise DiffaugError(
+                f"{table.name} has one sentence per line and no columns; leave out --text-column (in Python: "
+                "text_column)"
+            ) from None
+        if not error.naming:
+            raise
+        naming = "name the column of the sentences with --text-column (in Python: text_column)"
+        raise LayoutError(error.problem, error.missing, naming) from None
+    return list(_sentences(table, layout, reporter))
+
+
 def iterate_sentences(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Iterator[str]:
     """As `read_sentences`, one sentence at a time."""
     table, reporter = open_source(source, on_bad)
@@ -111,10 +131,18 @@ def read_classes(source: Source, columns: Columns | None = None, on_bad: OnBad =
 
 
 def read_labelled(
-    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", labels: LabelNames | None = None
+    source: Source,
+    columns: Columns | None = None,
+    on_bad: OnBad = "error",
+    labels: LabelNames | None = None,
+    *,
+    how_to_skip: str = HOW_TO_SKIP,
 ) -> Labelled:
-    """Labelled data of any kind: triplets, labelled or scored pairs, sentences with a class, or positive pairs."""
-    table, reporter = open_source(source, on_bad)
+    """Labelled data of any kind: triplets, labelled or scored pairs, sentences with a class, or positive pairs.
+
+    ``how_to_skip`` names the setting that skips bad rows, for messages.
+    """
+    table, reporter = open_source(source, on_bad, how_to_skip)
     kinds = (Kind.TRIPLETS, Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS, Kind.CLASSES, Kind.POSITIVE_PAIRS)
     layouts, errors = find_layouts(table, kinds, columns)
     if not layouts:
@@ -245,8 +273,8 @@ def _guess(meanings: Mapping[int, Label]) -> str:
     read = " and ".join(f"{code} as {meanings[code].value}" for code in (0, 1))
     return (
         f"the labels 0 and 1 are read {read}, which is a guess: in some files 0 is entailment; say what they mean, as "
-        "in --set data.label_names.0=entailment --set data.label_names.1=neutral (in Python: labels={0: 'entailment', "
-        "1: 'neutral'})"
+        "in --set data.label_names.0=entailment --set data.label_names.1=neutral (in adapt: --label 0=entailment "
+        "--label 1=neutral; in Python: labels={0: 'entailment', 1: 'neutral'})"
     )
 
 
@@ -273,7 +301,10 @@ class _LabelParser:
         if label is None:
             if has_no_gold_label(cell):
                 return _Bad(WITHOUT_GOLD, f"the label {quoted(cell)} means no gold label", harmless=True)
-            advice = "map others with labels={LABEL: 'entailment'} (in a recipe: data.label_names)"
+            advice = (
+                "map others with labels={LABEL: 'entailment'} (in a recipe: data.label_names; in adapt: "
+                "label_names={LABEL: 'entailment'}; on the command line: --label LABEL=entailment)"
+            )
             return _Bad(
                 "unknown label", f"the label {quoted(cell)} is unknown", advice=f"known are {self._known}; {advice}"
             )
