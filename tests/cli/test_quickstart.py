@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from diffaug.cli.quickstart import compare, scores, searches
+from diffaug.cli.quickstart import compare, program, scores, searches
 from diffaug.data import ScoredPairs
 from diffaug.inference.search import exact_search
 
@@ -46,3 +49,19 @@ def test_scores_are_those_before_and_after_with_the_interval_of_the_difference()
     # Untrained, the next two letters come first where there are such: ranks 3, 3, 2 and 1.
     assert rows["search: mean reciprocal rank"][1:5] == ["4", "54.2", "100.0", "+45.8"]
     assert rows["similarity: Spearman"][1] == "5"
+
+
+def test_next_command_can_be_typed_where_the_shell_does_not_find_diffaug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bin" / "diffaug"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/diffaug", "quickstart"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == ".venv/bin/diffaug"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert program() == "diffaug"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["somewhere/diffaug/__main__.py"])
+    assert program() == "diffaug"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,8 +64,16 @@ def quickstart(
     console.print(rich_table(scores(compare(before, after, test)), console.width))
     report = build(out, out / "report.html")
     typer.echo(f"model   {model}")
-    typer.echo("next    diffaug data check YOUR-FILE.csv   (what is in your file, and the command that trains on it)")
+    next_command = f"{program()} data check YOUR-FILE.csv"
+    typer.echo(f"next    {next_command}   (what is in your file, and the command that trains on it)")
     typer.echo(f"report  {report}   (open it in a browser)")
+
+
+def program() -> str:
+    """What to type for `diffaug`: a path if it was run by one, as by `make`, and the shell would not find the name."""
+    if shutil.which("diffaug") is None and Path(sys.argv[0]).name == "diffaug":
+        return sys.argv[0]
+    return "diffaug"
 
 
 def searches(before: Embedder, after: Embedder, test: ScoredPairs) -> Section:

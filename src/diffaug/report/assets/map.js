@@ -84,7 +84,7 @@ function startMap(box) {
       changes.push(start() ? `${now}; before training ${start().same} %` : now);
     }
     if (model().new) changes.push(`${Math.round(model().new.reduce((a, b) => a + b, 0) / model().new.length)} % of them are new`);
-    const turned = start() || map.models.length > 1 ? " Maps are turned to lie alike." : "";
+    const turned = start() || map.models.length > 1 ? " Maps are rotated and mirrored to match." : "";
     const joined = changes.join(", and ").replace(/^(\d+ %) of them are/, "$1 of the nearest neighbours of a sentence are");
     return `${map.points.length} sentences of ${map.from}: ${how}.${turned}${joined ? ` After training, ${joined}.` : ""}`;
   }

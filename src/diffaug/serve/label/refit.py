@@ -1,4 +1,4 @@
-"""What the answers teach so far: a linear head on cached vectors, refitted in the background while people label."""
+"""The score so far: a linear head on cached vectors, refitted in the background while people label."""
 
 from __future__ import annotations
 
