@@ -207,7 +207,8 @@ class Fitted:
 
     curve: ClassVar[dict[str, Any]] = {
         "candidate": "linear map", "measure": "average precision", "labels": 120, "more": 300,
-        "sizes": [20, 40, 60, 80], "scores": [71.0, 73.5, 75.0, 75.75], "gain": 2.0, "low": 0.5, "high": 3.5, "visible": 2.5, "before": 70.0,
+        "sizes": [20, 40, 60, 80], "scores": [71.0, 73.5, 75.0, 75.75],
+        "gain": 2.0, "low": 0.5, "high": 3.5, "visible": 2.5, "before": 70.0,
         "words": "300 more labels would bring +2.0 points.",
     }  # fmt: skip
 
