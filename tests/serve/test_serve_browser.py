@@ -207,8 +207,8 @@ class Fitted:
 
     curve: ClassVar[dict[str, Any]] = {
         "candidate": "linear map", "measure": "average precision", "labels": 120, "more": 300,
-        "sizes": [20, 40, 60, 80], "scores": [71.0, 73.5, 75.0, 75.75],
-        "gain": 2.0, "low": 0.5, "high": 3.5, "visible": 2.5, "before": 70.0,
+        "sizes": [20, 40, 60, 80], "scores": [71.0, 73.5, 75.0, 75.75], "gain": 2.0,
+        "low": 0.5, "high": 3.5, "visible": 2.5, "before": 70.0,
         "words": "300 more labels would bring +2.0 points.",
     }  # fmt: skip
 
@@ -301,6 +301,7 @@ def test_killed_server_loses_nothing(open_page: Callable[..., Any], tmp_path: Pa
         assert [value for _, value in answers(tmp_path)] == ["same", "different", "same"]
         page.keyboard.press("2")
         page.wait_for_selector("#problem:not([hidden])")
+        assert "The server cannot be reached." in page.locator("#problem").inner_text()
         server = _start(tmp_path, port)
         press(page, "2")  # the same page goes on with the question it shows
         assert not page.locator("#problem").is_visible()

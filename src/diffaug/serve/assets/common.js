@@ -34,7 +34,9 @@ async function call(path, body) {
     options.headers["Content-Type"] = "application/json";
     options.body = JSON.stringify(body);
   }
-  const response = await fetch(path, options);
+  const response = await fetch(path, options).catch(() => {
+    throw new Error("The server cannot be reached. Start it again, then repeat what you did; nothing is lost.");
+  });
   const data = await response.json();
   if (!response.ok) throw Object.assign(new Error(data.error.message), { status: response.status });
   return data;
@@ -43,7 +45,7 @@ async function call(path, body) {
 // Show an error; where a token is missing, ask for it and load the page again.
 function complain(error) {
   const box = byId("problem");
-  box.replaceChildren(el("p", {}, error.message || "the server cannot be reached"));
+  box.replaceChildren(el("p", {}, error.message));
   if (error.status === 401) {
     const input = el("input", { type: "password", "aria-label": "Token", autocomplete: "off" });
     const use = () => {
