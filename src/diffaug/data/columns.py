@@ -296,9 +296,8 @@ def _by_content(table: Table, kind: Kind) -> Layout:
         target = matching[0]
         indices = [*(i for i in range(width) if i != target), target]
         columns = list(zip(*rows, strict=True))
-        if kind is Kind.SCORED_PAIRS and (
-            _like_ids(columns[target]) or any(map(_may_be_classes, (columns[i] for i in indices[:2])))
-        ):
+        names = any(_may_be_classes(columns[i]) for i in indices[:2])
+        if kind is Kind.SCORED_PAIRS and (_like_ids(columns[target]) or (names and _distinct(columns[target]))):
             raise _ambiguous(table, kind, head)
         return _unnamed(kind, indices, width, f"no header, two columns of text and a {what} in column {target + 1}")
     for test, what in ((_is_number, "numbers"), (_is_label, "labels")):
@@ -442,6 +441,12 @@ def _like_ids(cells: Sequence[object]) -> bool:
     """Whether a column of numbers counts its rows."""
     numbers = [number for cell in cells if (number := parse_score(cell)) is not None]
     return len(numbers) > 2 and all(b - a == 1 for a, b in pairwise(numbers))
+
+
+def _distinct(cells: Sequence[object]) -> bool:
+    """Whether no number occurs twice, as in a shuffled column of row numbers; scores repeat."""
+    numbers = [parse_score(cell) for cell in cells]
+    return len(set(numbers)) == len(numbers)
 
 
 def _normalise(name: str) -> str:
