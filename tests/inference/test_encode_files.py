@@ -134,11 +134,11 @@ def test_types_of_json_columns(embedder: Embedder, tmp_path: Path) -> None:
         {"n": 1, "x": 1.0, "on": True, "tags": '["a"]', "gone": None},
         {"n": 2, "x": 0.5, "on": None, "tags": '{"b": 1}', "gone": None},
     ]
-    late = [{"text": "A dog.", "n": 1}] * 120 + [{"text": "A cat.", "n": "two", "new": 1}]
+    late = [{"text": "A dog.", "n": 1}] * 1200 + [{"text": "A cat.", "n": "two", "new": 1}]
     with pytest.raises(DiffaugError, match="the column 'n' is int64 in the first rows and has another type later"):
         embedder.encode_files(write(tmp_path / "b.jsonl", late), tmp_path / "b")
     late[-1]["n"] = 2
-    with pytest.warns(UserWarning, match="line 121: the column 'new' first occurs here and is not carried along"):
+    with pytest.warns(UserWarning, match="line 1,201: the column 'new' first occurs here and is not carried along"):
         embedder.encode_files(write(tmp_path / "b.jsonl", late), tmp_path / "c")
 
 
@@ -445,7 +445,7 @@ def test_worker_processes(embedder: Embedder, source: Path, tmp_path: Path, monk
     for _ in range(2):  # the second time, there is nothing left to do
         embedder.encode_files(source, tmp_path / "shards", shard_size=5, workers=3)
     np.testing.assert_allclose(read(tmp_path / "shards")[1], embedder.encode(TEXTS), atol=1e-6)
-    broken = write(tmp_path / "b.jsonl", [{"text": "a", "n": 1}] * 101 + [{"text": "a", "n": "x"}])
+    broken = write(tmp_path / "b.jsonl", [{"text": "a", "n": 1}] * 1001 + [{"text": "a", "n": "x"}])
     with pytest.raises(DiffaugError, match="the column 'n' is int64 in the first rows"):
         embedder.encode_files(broken, tmp_path / "b", shard_size=60, workers=1)
     monkeypatch.setattr(workers, "quantize", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
