@@ -448,7 +448,7 @@ def main() -> None:
     record["model"] = Path(options.model).name
     record.setdefault("machines", {}).update({way: machine(("torch", "transformers")) for _, _, way in tasks})
     # One thread per process: several processes share the cores.
-    with get_context("spawn").Pool(options.jobs, initializer=_one_thread if options.jobs > 1 else None) as pool:
+    with get_context("spawn").Pool(options.jobs, initializer=one_thread if options.jobs > 1 else None) as pool:
         for entry in pool.imap_unordered(partial(_attempt, options=options), tasks):
             if "error" not in entry:
                 record["results"].append(entry)
@@ -462,7 +462,8 @@ def main() -> None:
                 os._exit(0)  # the processes end with this one; terminating them would wait for their training
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
+    """Several processes share the cores."""
     import torch
 
     torch.set_num_threads(1)

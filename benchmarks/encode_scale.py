@@ -56,7 +56,7 @@ def stopwatch() -> Callable[[], Times]:
         return {"seconds": time.perf_counter(), "cpu_s": sum(each.ru_utime + each.ru_stime for each in used)}
 
     start = now()
-    return lambda: {name: round(value - start[name], 2) for name, value in now().items()}
+    return lambda: {name: round(value - start[name], 4) for name, value in now().items()}
 
 
 def ours(model: str, text: Path, out: Path, **options: Any) -> Times:
