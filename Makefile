@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -15,13 +16,18 @@ setup: $(READY)  ## make the virtual environment
 
 # Exact versions come from the constraints file, so that a new machine gets what was tested;
 # pip is told of torch first, because another package's looser wish could bring a build with gigabytes of CUDA.
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+# With the extras that tests and tools need.
+$(READY): $(INSTALLED)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
-quickstart: $(READY)  ## train on the embedded data, show before and after
+quickstart: $(INSTALLED)  ## train on the embedded data, show before and after
 	rm -rf runs/quickstart
 	$(BIN)/diffaug quickstart
 

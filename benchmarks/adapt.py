@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -447,8 +447,7 @@ def main() -> None:
     record["command"] = "python benchmarks/adapt.py --model MODEL --data DATA --out FILE"
     record["model"] = Path(options.model).name
     record.setdefault("machines", {}).update({way: machine(("torch", "transformers")) for _, _, way in tasks})
-    # One thread per process: several processes share the cores.
-    with get_context("spawn").Pool(options.jobs, initializer=one_thread if options.jobs > 1 else None) as pool:
+    with processes(options.jobs) as pool:
         for entry in pool.imap_unordered(partial(_attempt, options=options), tasks):
             if "error" not in entry:
                 record["results"].append(entry)
@@ -458,15 +457,22 @@ def main() -> None:
                 flush=True,
             )
             if time.monotonic() > deadline:
-                print("time is up; the same command continues", flush=True)
-                os._exit(0)  # the processes end with this one; terminating them would wait for their training
+                stop()
 
 
-def one_thread() -> None:
-    """Several processes share the cores."""
-    import torch
+def processes(jobs: int) -> Any:
+    """A pool of processes; if they are several, each has one thread, of BLAS too."""
+    if jobs > 1:
+        os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return get_context("spawn").Pool(jobs)
 
-    torch.set_num_threads(1)
+
+def stop() -> None:
+    """End this process and those of its pool at once, without waiting for what they compute."""
+    print("time is up; the same command continues", flush=True)
+    for process in active_children():
+        process.kill()
+    os._exit(0)
 
 
 def _attempt(task: tuple[str, int, str], options: argparse.Namespace) -> dict[str, Any]:

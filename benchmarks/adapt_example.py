@@ -1,10 +1,10 @@
-"""The example of README and docs/adapt.md: `diffaug adapt` on BANKING77's published splits with 5 and 10 sentences per class.
+"""The example of README and docs/adapt.md: `diffaug adapt` on BANKING77's splits with 5 and 10 sentences per class.
 
     python benchmarks/adapt_example.py --model all-MiniLM-L6-v2 --data data/intents
 
-Labels: `banking77.train_5.tsv` and `banking77.train_10.tsv`; text: the training sentences without labels; the score is the
-accuracy on the test set, of the model as it is with its classifier and of what `adapt` saved. Both use `--only "label
-spreading"`, which trains no encoder, so it takes a minute or two on two CPU cores.
+Labels are `banking77.train_5.tsv` and `banking77.train_10.tsv`, text is the training sentences without labels. Scores
+are accuracies on the test set: of the model as it is with its classifier, and of what `adapt` saved. Only label
+spreading is tried, which trains no encoder and takes a minute or two on two CPU cores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import machine, save
+from common import save
 
 import diffaug
 from diffaug.adaptation.measure import fit_classifier

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import tempfile
 import time
@@ -19,12 +18,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from adapt import load, one_thread
+from adapt import load, processes, stop
 from common import machine
 
 from diffaug import Embedder
@@ -152,7 +150,7 @@ def main() -> None:
         "machine": machine(("torch", "transformers")),
         "model": Path(options.model).name,
     }
-    with get_context("spawn").Pool(options.jobs, initializer=one_thread if options.jobs > 1 else None) as pool:
+    with processes(options.jobs) as pool:
         for row in pool.imap_unordered(partial(run, model=options.model, data=options.data), tasks):
             results.append(row)
             print(row, flush=True)
@@ -162,8 +160,7 @@ def main() -> None:
             lines = ",\n  ".join(json.dumps(row) for row in record["results"])
             options.out.write_text(f'{text[:-2]},\n "results": [\n  {lines}\n ]\n}}\n', "utf-8")
             if time.monotonic() > deadline:
-                print("time is up; the same command continues", flush=True)
-                os._exit(0)  # the processes end with this one; terminating them would wait for their training
+                stop()
     for each in record["summary"]:
         print(each)
 

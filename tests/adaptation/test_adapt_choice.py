@@ -26,7 +26,7 @@ def test_a_clear_gain_is_chosen_and_the_highest_of_several() -> None:
     assert [row.score for row in rows] == [50, 75, 95, 0]
     chosen = choose(rows)
     assert chosen.name == "best"
-    assert verdict(chosen, rows, CLASSES).startswith("Use best: +45.00 points over the model as it is (90 % interval +")
+    assert verdict(chosen, rows, CLASSES).startswith("Use best: +45.00 points over the model as it is (80 % interval +")
 
 
 @pytest.mark.parametrize("other", [[1, 0] * 49 + [1, 1], [0] * 100])
@@ -36,19 +36,19 @@ def test_no_gain_or_an_uncertain_one_is_not_chosen(other: list[int]) -> None:
     assert chosen.name == "as it is"
     assert verdict(chosen, rows, CLASSES).endswith("; a classifier on its vectors is saved.")
     assert verdict(chosen, rows, PAIRS).startswith(
-        "Do not train: no candidate is shown with 95 % confidence to be better"
+        "Do not train: no candidate is shown with 90 % confidence to be better"
     )
     assert verdict(chosen, rows, PAIRS).endswith("; nothing is saved.")
 
 
 def test_random_candidates_are_seldom_chosen() -> None:
-    """A candidate that is no better is chosen in about 5 % of the cases."""
+    """A candidate that is no better is chosen in about 10 % of the cases."""
     chosen = 0
     for seed in range(100):
         rng = np.random.default_rng(seed)
         rows = compare_all(CLASSES, outcomes(as_it_is=rng.integers(0, 2, 200), other=rng.integers(0, 2, 200)))
         chosen += choose(rows).name == "other"
-    assert chosen <= 11
+    assert chosen <= 16
 
 
 def test_less_confidence_accepts_smaller_gains() -> None:

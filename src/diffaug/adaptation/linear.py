@@ -28,35 +28,43 @@ def fits_linear(config: ModelConfig) -> bool:
     return config.denoise is None or not config.denoise.behind_head
 
 
-def fit_linear(encode: Callable[[Sequence[str]], Array], labelled: Labelled, seed: int) -> Array:
+def fit_linear(
+    encode: Callable[[Sequence[str]], Array], labelled: Labelled, seed: int, device: torch.device | None = None
+) -> Array:
     """Learn a linear map that brings sentences together that belong together.
 
     It starts as the identity, and what differs from it is penalised: few labels then change little. The loss is that of
     training: CoSENT for pairs with scores or labels, InfoNCE for triplets and pairs that all belong together.
 
+    Args:
+        encode: sentences to vectors of length 1.
+        labelled: pairs or triplets.
+        seed: of the order of the rows.
+        device: where to compute; default: the CPU.
+
     Returns:
         (width, width): a vector x becomes ``weight @ x``.
     """
-    columns = [torch.from_numpy(encode(column)) for column in labelled.texts()]
+    columns = [torch.from_numpy(encode(column)).to(device) for column in labelled.texts()]
     loss = _loss(labelled, columns)
-    identity = torch.eye(columns[0].shape[1])
+    identity = torch.eye(columns[0].shape[1], device=device)
     weight = identity.clone().requires_grad_()
     optimiser = torch.optim.Adam([weight], lr=_RATE)
     generator = torch.Generator().manual_seed(seed)
     for step in range(_STEPS):
-        rows = torch.randperm(len(labelled), generator=generator)[:_BATCH]
+        rows = torch.randperm(len(labelled), generator=generator)[:_BATCH].to(device)
         optimiser.param_groups[0]["lr"] = _RATE * (1 - step / _STEPS)
         optimiser.zero_grad()
         (loss(weight, rows) + _PENALTY * (weight - identity).pow(2).sum()).backward()
         optimiser.step()
-    found: Array = weight.detach().numpy()
+    found: Array = weight.detach().cpu().numpy()
     return found
 
 
 def _loss(labelled: Labelled, columns: Sequence[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     if isinstance(labelled, (ScoredPairs, LabelledPairs)):
         values = labelled.scores if isinstance(labelled, ScoredPairs) else labelled.binary()
-        scores = torch.tensor(values, dtype=torch.float32)
+        scores = torch.tensor(values, dtype=torch.float32, device=columns[0].device)
         return lambda weight, rows: cosent(columns[0][rows] @ weight.T, columns[1][rows] @ weight.T, scores[rows])
     assert isinstance(labelled, PositivePairs)
     anchors, positives, *negatives = columns

@@ -26,7 +26,7 @@ from diffaug.adaptation.folds import Indices
 from diffaug.adaptation.forecasts import Forecast, forecast_candidate
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
 from diffaug.adaptation.measure import Outcomes, measure_name, statistic
-from diffaug.adaptation.result import AdaptResult, Row, choose, compare_all, verdict
+from diffaug.adaptation.result import CONFIDENCE, AdaptResult, Row, choose, compare_all, verdict
 from diffaug.adaptation.trials import Fit, Trials, fit_here, fit_on_ray, text_helps
 from diffaug.cluster import Engine, check_engine
 from diffaug.data.columns import Columns
@@ -61,7 +61,7 @@ def adapt(
     on_bad: OnBad = "error",
     folds: int = 3,
     more: int = 300,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     only: Sequence[str] | None = None,
     seed: int = 42,
     engine: Engine = "local",

@@ -93,7 +93,7 @@ class Trials:
         return held_out(encode if embedder is None else embedder.encode, rows, test, self._text(candidate))
 
     def _encode_linear(self, rows: Labelled) -> Encode:
-        weight = fit_linear(self.encode_start, rows, self.seed)
+        weight = fit_linear(self.encode_start, rows, self.seed, self.start.device)
         return lambda sentences: apply_linear(weight, self.encode_start(sentences))
 
     def _stored(self, candidate: Candidate, name: str) -> Path:
@@ -107,7 +107,7 @@ class Trials:
         else:
             embedder, encode = self.start, self.encode_start
             if candidate.linear:
-                with_linear(embedder, fit_linear(encode, rows, self.seed))
+                with_linear(embedder, fit_linear(encode, rows, self.seed, self.start.device))
         if isinstance(rows, Classes):
             embedder.classifier = fit_classifier(encode, rows, self._text(candidate))
         return embedder

@@ -55,7 +55,7 @@ def adapt(
     more: More = 300,
     confidence: Annotated[
         float, typer.Option(help="How sure a gain must be, from 0.5 to 1; 0.5 takes whatever scores highest.")
-    ] = 0.95,
+    ] = 0.9,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Try only this candidate; repeat for several.")
     ] = None,
