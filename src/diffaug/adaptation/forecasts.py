@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from diffaug.adaptation.candidates import LINEAR, SPREADING, UNTOUCHED, Candidate, candidates, find_names, trained
 from diffaug.adaptation.folds import Indices, nested_subset
 from diffaug.adaptation.inputs import Inputs, most_text, read_inputs
-from diffaug.adaptation.measure import measure_name, statistic
+from diffaug.adaptation.measure import Outcomes, measure_name, statistic
 from diffaug.adaptation.trials import Trials, text_helps
 from diffaug.data.columns import Columns
 from diffaug.data.problems import OnBad
 from diffaug.data.read import LabelNames
-from diffaug.data.records import Classes
+from diffaug.data.records import Classes, Labelled
 from diffaug.data.table import Source
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
@@ -180,7 +180,7 @@ def forecast_candidate(
             )
         report(f"{candidate.name} is trained {len(shares) * draws * len(splits)} times")
     sizes = np.zeros(len(shares))
-    values = np.zeros((draws, len(shares), 1 + _RESAMPLES))
+    curves = np.zeros((len(splits) if candidate.trains else draws, len(shares), 1 + _RESAMPLES))
     for j, share in enumerate(shares):
         for draw in range(draws if share < 1 else 1):
             found = []
@@ -195,27 +195,38 @@ def forecast_candidate(
                 sizes[j] += len(learned)
                 if candidate.trains:
                     report(f"{candidate.name}, {len(learned):,} labels, fold {number + 1}: {seconds:.0f} s")
-            score = statistic(inputs.labelled, found)
-            # The same resamples of the held-out rows for every number of labels.
-            values[draw, j] = [score.value(), *bootstrap(score, "forecast", _RESAMPLES, trials.seed)]
-        if share == 1:
-            values[:, j] = values[0, j]
+            if candidate.trains:
+                curves[:, j] = [_resampled(inputs.labelled, [fold], trials.seed) for fold in found]
+            else:
+                curves[draw, j] = _resampled(inputs.labelled, found, trials.seed)
+        if share == 1 and not candidate.trains:
+            curves[:, j] = curves[0, j]
         sizes[j] /= len(splits) * (draws if share < 1 else 1)
+    if candidate.trains:
+        # There is one training per fold and size, so the folds tell how much one differs from another. How difficult the
+        # held-out rows of a fold are is no such difference.
+        curves += curves.mean((0, 1)) - curves.mean(1, keepdims=True)
     if len({round(size) for size in sizes}) < len(shares):
         raise DiffaugError(f"{len(inputs.labelled)} labels are too few for a forecast; parts of them are all alike")
-    gain, low, high, visible = fit_gain(sizes, values, len(inputs.labelled), more, trials.seed)
+    gain, low, high, visible = fit_gain(sizes, curves, len(inputs.labelled), more, trials.seed)
     return Forecast(
         candidate.name,
         measure_name(inputs.labelled),
         len(inputs.labelled),
         more,
         [round(size) for size in sizes],
-        values[:, :, 0].mean(0).tolist(),
+        curves[:, :, 0].mean(0).tolist(),
         gain,
         low,
         high,
         visible,
     )
+
+
+def _resampled(labelled: Labelled, found: Sequence[Outcomes], seed: int) -> Floats:
+    """(1 + resamples,): the score, and those of the same resamples of the held-out rows for every number of labels."""
+    score = statistic(labelled, found)
+    return np.array([score.value(), *bootstrap(score, "forecast", _RESAMPLES, seed)])
 
 
 def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -> tuple[float, float, float, float]:
@@ -225,8 +236,8 @@ def fit_gain(sizes: Floats, values: Floats, labels: int, more: int, seed: int) -
 
     Args:
         sizes: numbers of labels, at least three, increasing.
-        values: (draws, sizes, 1 + resamples): scores up to 100; each draw is a series of nested subsets. First the
-            scores of the held-out rows, then those of resamples of these rows.
+        values: (draws, sizes, 1 + resamples): scores up to 100; each draw is a series of nested subsets, or one fold.
+            First the scores of the held-out rows, then those of resamples of these rows.
         labels: the number there are.
         more: the number to be added.
         seed: of the resampling of draws.
