@@ -45,8 +45,8 @@ def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _names(text: str) -> str:
-    """`--k <int range>` as `--k INT`, and an argument in capitals, as in the line of usage."""
-    text = re.sub(r"<(?:list\[)?(\w+)[^>]*>", lambda kind: kind[1].upper(), text)
+    """`--k <int range>` as `--k INT`, choices in full, and an argument in capitals, as in the line of usage."""
+    text = re.sub(r"<(?:list\[)?(\w+)([^>]*)>", lambda kind: kind[0][1:-1] if "|" in kind[2] else kind[1].upper(), text)
     return text if text.startswith("-") else text.split(" ")[0].upper()
 
 
