@@ -60,9 +60,9 @@ def recipes_page() -> str:
     texts = {name: recipe_text(name).strip() for name in recipe_names()}
     lines = ["# Recipes", ""]
     lines += [
-        "A recipe is a YAML file with the [settings](settings.md) of a training run. `diffaug train --recipe NAME` runs "
-        "one of these; `diffaug recipes cp NAME FILE` copies it to a file that you can edit. The pages of the "
-        "[methods](methods.md) explain them.",
+        "A recipe is a YAML file with the [settings](settings.md) of a training run. `diffaug train --recipe NAME` "
+        "trains with one of these recipes, and `diffaug recipes cp NAME FILE` copies it to a file that you can edit. "
+        "The [methods](methods.md) are described on pages of their own.",
         "",
         "| recipe | what it trains |",
         "|---|---|",

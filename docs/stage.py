@@ -3,8 +3,8 @@
 On a code host the pages in docs/ link to files beside them, such as ../benchmarks/results/x.json. A site generator
 knows one folder only. So the pages are copied to a folder of their own, with every file they link to, and the links
 are changed to match; a link to nothing is an error. Lines stay where they are, so that complaints name the right ones.
-The reference of commands, recipes and settings is made from the code (docs/reference.py), and a notebook from each tutorial
-(docs/notebooks.py).
+The reference of commands, recipes and settings is made from the code (docs/reference.py), and a notebook from each
+tutorial (docs/notebooks.py).
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ def test_every_page_is_in_the_menu_once(staging: ModuleType, tmp_path: Path) -> 
     assert {str(page.relative_to(tmp_path)) for page in tmp_path.rglob("*.md")} == set(menu)
 
 
-def test_the_reference_has_every_command_and_recipe_and_describes_every_setting(staging: ModuleType, tmp_path: Path) -> None:
+def test_the_reference_has_every_command_and_recipe_and_describes_every_setting(
+    staging: ModuleType, tmp_path: Path
+) -> None:
     from dataclasses import asdict
 
     from diffaug.config import load_recipe, recipe_names
