@@ -1,4 +1,4 @@
-"""The reference pages that are made from the code: every command with its options, every setting of a recipe."""
+"""The reference pages that are made from the code: commands with their options, recipes, settings of a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import typer
 
 from diffaug import cli
-from diffaug.config import Recipe
+from diffaug.config import Recipe, recipe_names
+from diffaug.config.recipe import recipe_text
 
 
 def commands_page() -> str:
@@ -45,13 +46,32 @@ def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _names(text: str) -> str:
-    """`--k <int range>` as `--k INT`, and an argument in capitals, as in the line of usage."""
-    text = re.sub(r"<(?:list\[)?(\w+)[^>]*>", lambda kind: kind[1].upper(), text)
+    """`--k <int range>` as `--k INT`, choices in full, and an argument in capitals, as in the line of usage."""
+    text = re.sub(r"<(?:list\[)?(\w+)([^>]*)>", lambda kind: kind[0][1:-1] if "|" in kind[2] else kind[1].upper(), text)
     return text if text.startswith("-") else text.split(" ")[0].upper()
 
 
 def _first_line(command: Any) -> str:
     return inspect.cleandoc(command.help or "").partition("\n")[0]
+
+
+def recipes_page() -> str:
+    """Every recipe of the package with the first line of its file, in full below."""
+    texts = {name: recipe_text(name).strip() for name in recipe_names()}
+    lines = ["# Recipes", ""]
+    lines += [
+        "A recipe is a YAML file with the [settings](settings.md) of a training run. `diffaug train --recipe NAME` "
+        "trains with one of these recipes, and `diffaug recipes cp NAME FILE` copies it to a file that you can edit. "
+        "The [methods](methods.md) are described on pages of their own.",
+        "",
+        "| recipe | what it trains |",
+        "|---|---|",
+    ]
+    for name, text in texts.items():
+        lines.append(f"| [`{name}`](#{name}) | {_cell(text.partition(chr(10))[0].lstrip('# '))} |")
+    for name, text in texts.items():
+        lines += ["", f"## {name}", "", "```yaml", text, "```"]
+    return "\n".join(lines) + "\n"
 
 
 def settings_page() -> str:

@@ -3,8 +3,8 @@
 On a code host the pages in docs/ link to files beside them, such as ../benchmarks/results/x.json. A site generator
 knows one folder only. So the pages are copied to a folder of their own, with every file they link to, and the links
 are changed to match; a link to nothing is an error. Lines stay where they are, so that complaints name the right ones.
-The reference of commands and settings is made from the code (docs/reference.py), and a notebook from each tutorial
-(docs/notebooks.py).
+The reference of commands, recipes and settings is made from the code (docs/reference.py), and a notebook from each
+tutorial (docs/notebooks.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from notebooks import notebook
-from reference import commands_page, settings_page
+from reference import commands_page, recipes_page, settings_page
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -26,7 +26,11 @@ BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
 # How the names of pages begin that are notebooks as well.
 TUTORIAL = "tutorial-"
 # Pages that are no files: pages may link to them as if they were in docs/.
-MADE: dict[str, Callable[[], str]] = {"commands.md": commands_page, "settings.md": settings_page}
+MADE: dict[str, Callable[[], str]] = {
+    "commands.md": commands_page,
+    "recipes.md": recipes_page,
+    "settings.md": settings_page,
+}
 
 # A fenced block, which is left alone, or the target of an inline link without its anchor.
 _FENCE_OR_LINK = re.compile(r"^(?P<fence>`{3,}).*?^(?P=fence)$|(?<=\]\()(?P<target>[^)#\s]+)", re.MULTILINE | re.DOTALL)

@@ -73,7 +73,8 @@ def load_collection(
         source: what `encode_files` wrote to Parquet, or files with sentences.
         vectors: the .npy file that `encode_files` wrote for these files.
         model: for files without vectors.
-        columns, on_bad: as for `read_documents`.
+        columns: names of the columns, where they are not the usual ones.
+        on_bad: what to do with rows that cannot be used.
 
     Raises:
         DiffaugError: they cannot be read, or do not belong together.

@@ -33,10 +33,12 @@ def test_every_page_is_in_the_menu_once(staging: ModuleType, tmp_path: Path) -> 
     assert {str(page.relative_to(tmp_path)) for page in tmp_path.rglob("*.md")} == set(menu)
 
 
-def test_the_reference_has_every_command_and_describes_every_setting(staging: ModuleType, tmp_path: Path) -> None:
+def test_the_reference_has_every_command_and_recipe_and_describes_every_setting(
+    staging: ModuleType, tmp_path: Path
+) -> None:
     from dataclasses import asdict
 
-    from diffaug.config import load_recipe
+    from diffaug.config import load_recipe, recipe_names
 
     staging.stage(tmp_path)
     commands = (tmp_path / "commands.md").read_text("utf-8")
@@ -52,6 +54,9 @@ def test_the_reference_has_every_command_and_describes_every_setting(staging: Mo
         assert names <= set(described)
     assert all(len(meaning) > 5 for meaning in described.values())
     assert "| `stage1.steps` | int, `auto` or null |" in settings
+    assert "`--on-bad error|skip`" in commands
+    recipes = (tmp_path / "recipes.md").read_text("utf-8")
+    assert re.findall(r"^## (.*)$", recipes, re.MULTILINE) == recipe_names()
 
 
 def test_every_extra_is_in_the_table_of_the_installation() -> None:

@@ -51,12 +51,12 @@ def explore(
     clusters: Annotated[
         int | None, typer.Option(min=0, help="Number of clusters, 0: none; default: by the number of sentences.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of clusters and projection.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of clusters and projection.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write the table to this .parquet file and end.", show_default=False),
+        typer.Option("--out", "-o", help="Write the table to this .parquet file instead.", show_default=False),
     ] = None,
-    host: Annotated[str, typer.Option(help="Where the viewer listens.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address that the viewer listens on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port; the next free one if it is taken.")] = 5055,
     column: Columns = None,
     on_bad: OnBad = "error",
@@ -96,7 +96,7 @@ def explore(
 def duplicates(
     sentences: Sentences,
     vectors: Array = None,
-    threshold: Annotated[float, typer.Option(help="The least cosine of two near-duplicates.")] = 0.95,
+    threshold: Annotated[float, typer.Option(help="The lowest cosine of two near-duplicates.")] = 0.95,
     out: Out = None,
     column: Columns = None,
     on_bad: OnBad = "error",
@@ -119,7 +119,7 @@ def outliers(
     sentences: Sentences,
     vectors: Array = None,
     limit: Annotated[int, typer.Option(min=1, help="How many sentences to list.")] = 100,
-    neighbours: Annotated[int, typer.Option(min=1, help="Compare each sentence with so many nearest ones.")] = 10,
+    neighbours: Annotated[int, typer.Option(min=1, help="Number of nearest neighbours of each sentence.")] = 10,
     out: Out = None,
     column: Columns = None,
     on_bad: OnBad = "error",

@@ -35,8 +35,8 @@ def label(
     classes: Annotated[
         list[str] | None, typer.Option("--class", help="A class, for --kind classes; repeat it.", show_default=False)
     ] = None,
-    questions: Annotated[int, typer.Option(min=0, help="How many questions there are to be.")] = 500,
-    overlap: Annotated[float, typer.Option(min=0, max=1, help="Share of questions that two people are asked.")] = 0.2,
+    questions: Annotated[int, typer.Option(min=0, help="Number of questions.")] = 500,
+    overlap: Annotated[float, typer.Option(min=0, max=1, help="Fraction of questions that two people answer.")] = 0.2,
     exclude: Annotated[
         list[str] | None,
         typer.Option(help="Never ask about sentences of this file, such as dev or test.", show_default=False),
@@ -47,7 +47,7 @@ def label(
         typer.Option("--import", help="Add answers of Label Studio or Argilla (JSON).", show_default=False),
     ] = None,
     export_to: Annotated[
-        Path | None, typer.Option("--export", help="Write questions and answers as JSON and end.", show_default=False)
+        Path | None, typer.Option("--export", help="Write questions and answers as JSON, and exit.", show_default=False)
     ] = None,
     export_format: Annotated[
         Literal["label-studio", "argilla"], typer.Option("--format", help="The format of --export.")
@@ -79,7 +79,7 @@ def label(
 ) -> None:
     """Ask people about sentences on a page, one question at a time; write the labels to a CSV file.
 
-    Answers are stored beside it, in a file that ends in .db. The same command goes on where it stopped.
+    Answers are stored beside it, in a file that ends in .db. The same command continues.
     """
     require_packages()
     from diffaug.data.documents import read_documents

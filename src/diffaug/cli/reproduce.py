@@ -32,7 +32,7 @@ class Options:
     """The options of both commands; None: as in the specification."""
 
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="The grid's folder; one that is unfinished is continued.")
+        Path, typer.Option("--out", "-o", metavar="DIR", help="The grid's folder; an unfinished grid continues.")
     ]
     encoder: Annotated[
         str | None, typer.Option("--encoder", "-e", help="The backbone of all runs: a folder or hub name.")
@@ -75,34 +75,32 @@ class Options:
     ] = None
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROW", help="Only run and show this row, as 'SimCSE*'; repeat for several."),
+        typer.Option(metavar="ROW", help="Run and show only this row, as in 'SimCSE*'; repeatable."),
     ] = None
     columns: Annotated[
         list[str] | None,
-        typer.Option(
-            "--column", metavar="VALUE", help="A column instead of the usual ones, as 10%; repeat for several."
-        ),
+        typer.Option("--column", metavar="VALUE", help="A column that replaces the usual ones, as in 10%; repeatable."),
     ] = None
-    triplets: Annotated[str | None, typer.Option(metavar="FILE", help="NLI triplets, not those in DIR.")] = None
+    triplets: Annotated[str | None, typer.Option(metavar="FILE", help="NLI triplets, instead of those in DIR.")] = None
     pairs: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="Labelled pairs, not those in DIR; files that are repeated are joined."),
+        typer.Option(metavar="FILE", help="Labelled pairs, instead of those in DIR; several files are joined."),
     ] = None
-    sentences: Annotated[str | None, typer.Option(metavar="FILE", help="Unlabelled text, not that in DIR.")] = None
+    sentences: Annotated[str | None, typer.Option(metavar="FILE", help="Raw text, instead of that in DIR.")] = None
     dev: Annotated[str | None, typer.Option(metavar="FILE", help="Scored pairs instead of STS-B dev.")] = None
     target: Annotated[str | None, typer.Option(metavar="FILE", help="The tasks' sentences, for flows.")] = None
     generator: Annotated[str | None, typer.Option(metavar="MODEL", help="DiffCSE's masked language model.")] = None
     keep_models: Annotated[bool, typer.Option(help="Keep every run's model when it is scored.")] = True
     reuse: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Take finished runs that are the same over from this grid; repeatable."),
+        typer.Option(metavar="DIR", help="Copy finished runs with the same settings from this grid; repeatable."),
     ] = None
     force: Annotated[
         bool,
         typer.Option("--force", help="Continue or take over even if data or models have changed; the tables say so."),
     ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, and do nothing.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the table alone.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")] = False
 
 
 def register(app: typer.Typer) -> None:
@@ -127,7 +125,7 @@ def _with_options(command: Callable[[Any, Options], None]) -> Callable[..., None
 def reproduce(
     experiment: Annotated[str, typer.Argument(help=f"The table or figure: {', '.join(EXPERIMENTS)}.")], options: Options
 ) -> None:
-    """Run the grid behind a table or figure of the paper; finished runs are kept, the rest is continued."""
+    """Run the grid behind a table or figure of the paper. The same command continues an unfinished grid."""
     from diffaug.experiments.spec import paper_spec
 
     spec = paper_spec(experiment)

@@ -91,7 +91,7 @@ class _Notes(logging.Handler):
 
 @recipes.command("ls")
 def ls() -> None:
-    """List the recipes with their first lines."""
+    """List the recipes."""
     width = max(map(len, recipe_names()))
     for name in recipe_names():
         typer.echo(f"{name:{width}s}  {recipe_text(name).splitlines()[0].lstrip('# ')}")
@@ -111,7 +111,7 @@ def cp(
     name: Annotated[str, typer.Argument(help="A recipe's name.")],
     target: Annotated[Path, typer.Argument(help="The file to write.")],
 ) -> None:
-    """Copy a recipe to a file, to change it."""
+    """Copy a recipe to a file that you can edit."""
     if target.suffix not in {".yaml", ".yml"}:
         raise DiffaugError(f"{target} must end in .yaml")
     if target.exists():

@@ -30,21 +30,21 @@ class ModelSettings:
     """The encoder to train.
 
     Attributes:
-        backbone: a folder or hub name; `embedded` is the small encoder that comes with the package. Of an embedding
-            model (a folder of diffaug or sentence-transformers), everything is trained further and saved again: dense
-            layers, learned views, normalisation, prompts; pooling and template as `pooling` says.
-        pooling: how token states become a vector; null: at the mask token of a template, else the mean; `auto`: pooling
-            and template of the embedding model that training starts from, and as null for a plain encoder.
-        train_pooling: another pooling while training, where a method has one.
-        template: prompt with `{}` and `[MASK]`, or null.
-        second_template: the prompt of the second view in training, if it is another one.
+        backbone: a folder or hub name; `embedded` is the small encoder of the package. All parts of an embedding model
+            (a folder of diffaug or sentence-transformers) are trained further and saved: dense layers, learned views,
+            normalisation, prompts. `pooling` determines its pooling and template.
+        pooling: how token states become a vector; null: the mask token if there is a template, otherwise the mean;
+            `auto`: pooling and template of the embedding model that training starts from; for a plain encoder, as null.
+        train_pooling: the pooling in training; null: as at inference.
+        template: a prompt with `{}` and `[MASK]`, or null.
+        second_template: the template of the second view in training; null: the same.
         final_stop: add a missing final full stop to a sentence within a template.
-        train_final_stop: the same for the training sentences; null: as `final_stop`.
-        head: a dense layer behind the pooling: `none`, in `training` only, or `kept` at inference.
+        train_final_stop: the same for training sentences; null: as `final_stop`.
+        head: a dense layer after the pooling: `none`, in `training` only, or `kept` at inference.
         head_kind: `tanh`: a new linear layer with tanh; `mlm` (PromptBERT only): the transform of the checkpoint's
-            masked language model (linear, GELU, LayerNorm), applied before the template's share is subtracted;
-            `auto` (PromptBERT only): `mlm` if the checkpoint has BERT's transform, else `tanh`.
-        denoise: subtract the vector of the bare template at inference too; in training `stage2.denoise` decides.
+            masked language model (linear, GELU, LayerNorm), applied before the bare template's vector is subtracted;
+            `auto` (PromptBERT only): `mlm` if the checkpoint has BERT's transform, otherwise `tanh`.
+        denoise: subtract the vector of the bare template at inference; for training, see `stage2.denoise`.
     """
 
     backbone: str = "bert-base-uncased"
@@ -64,15 +64,15 @@ class ViewSettings:
     """How the two views of a sentence differ.
 
     Attributes:
-        kind: `dropout` alone; a learned module for each view: `prefix`, `adapter` or `lora`; `cutoff`: ConSERT's
-            changes of the embedding layer's output; `synonym`: a word of the second view is exchanged; or that
-            of a plugin.
+        kind: `dropout` only; a learned module per view: `prefix`, `adapter` or `lora`; `cutoff`: ConSERT's
+            augmentations of the embeddings; `synonym`: one word of the second view is replaced; or the name of a
+            plugin's views.
         same: one learned module for both views.
         length: the number of vectors of a prefix.
         dropout: the dropout rate on the vectors of a prefix in training.
         bottleneck: the inner width of an adapter, or the rank of LoRA.
         scale: the factor of LoRA's update.
-        first, second: ConSERT's changes of each view and their rates, as in {feature_cutoff: 0.2}.
+        first, second: ConSERT's augmentations of each view with their rates, as in {feature_cutoff: 0.2}.
         options: the settings of a plugin's views.
     """
 
@@ -95,23 +95,21 @@ class DataSettings:
 
     Attributes:
         nli: the labelled data (called so because the papers' labels are NLI data): triplets, pairs with an NLI label,
-            pairs that belong together or not (*same*, *different*), pairs with a score, sentences with a
-            class, or pairs that all belong together.
-        proportions: for a list of files in nli, the share of the batches that comes from each; null: files of one kind
-            are joined, and several kinds are mixed by their numbers of examples.
-        per_class: of sentences with a class, how many of each class are in a batch.
-        nli_classes: 2: entailment or contradiction, neutral pairs left out; 3: all labels.
+            pairs labelled *same* or *different*, scored pairs, sentences with a class, or matching pairs.
+        proportions: for a list of files in nli, the ratio of their numbers of batches; null: files of one kind are
+            joined, and several kinds are mixed by their numbers of examples.
+        per_class: for sentences with a class, how many of each class are in a batch.
+        nli_classes: 2: entailment and contradiction, without neutral pairs; 3: all labels.
         unlabelled: sentences without labels, for the unsupervised and semi-supervised settings.
-        dev: scored pairs that choose the best checkpoint; null: alignment and uniformity choose it.
+        dev: scored pairs that select the best checkpoint; null: alignment and uniformity select it.
         test: scored pairs that are scored once, at the end.
-        columns: for a source, which column is what where the names are not the usual ones, as in
+        columns: for a source, the columns of its roles if they have unusual names, as in
             {nli: {premise: text_a, hypothesis: text_b, label: gold}}; in a file without header a number, from 1.
-        label_names: what the labels of nli mean where they are not the usual ones, as in
-            {same: entailment, other: contradiction}.
+        label_names: what unusual labels of nli mean, as in {same: entailment, other: contradiction}.
         on_bad: what to do with unusable rows: `error`, or `skip` and count them.
-        max_length: word pieces of a sentence in training, template not counted.
-        labels: how much of nli to keep: a fraction up to 1.0, or a number of examples above 1.
-        label_draw: which draw of that size; draws of one number are nested.
+        max_length: the most word pieces of a sentence in training, without the template.
+        labels: how much of nli to use: a fraction up to 1.0, or a number of examples above 1.
+        label_draw: the number of the random draw; the smaller subset of a draw is part of the larger one.
     """
 
     nli: str | list[str] | None = None
@@ -131,19 +129,19 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class Stage1Settings:
-    """Stage 1: NLI pairs are classified. DiffAug trains its prefixes alone, other methods the backbone.
+    """Stage 1: NLI classification. DiffAug trains only its prefixes, other methods the backbone.
 
     Attributes:
-        steps: the number of steps; null: as many as `epochs` take; `auto` (DiffAug with prefixes) stops
-            when delta has peaked and kappa has levelled off.
-        max_steps: the most steps `auto` may take.
-        epochs: passes over the labelled data, used where `steps` is null.
+        steps: the number of steps; null: as many as `epochs` take; `auto` (DiffAug with prefixes): until delta and
+            kappa have levelled off.
+        max_steps: the maximum number of steps of `auto`.
+        epochs: passes over the labelled data, if `steps` is null.
         batch_size: labelled examples per step. A triplet is two pairs, which share their premise: 128 triplets are
             256 pairs.
         learning_rate: the highest learning rate; it decays linearly to zero.
-        warmup: the share of the steps in which the learning rate rises from zero.
-        weight_decay: of AdamW.
-        again: train the views of a model that has them already; false: leave out stage 1 then.
+        warmup: the fraction of the steps in which the learning rate rises from zero.
+        weight_decay: the weight decay of AdamW.
+        again: train the learned views of a diffaug model again; false: leave out stage 1 for such a model.
     """
 
     steps: int | Literal["auto"] | None = None
@@ -162,30 +160,30 @@ class Stage2Settings:
 
     Attributes:
         objective: `unlabelled`: two views of a sentence; `nli_sentences`: the same, with the sentences of the NLI data;
-            `triplets`: premise, entailment, hard negative, or pairs that lack the last; `labels`: labelled data of any
-            kind with the loss of that kind.
-        label_loss: of the objective `labels`, where the data allow several: `contrastive`, `cosent` or `angle`; `auto`:
-            `cosent` for pairs with a score or labelled same and different, `contrastive` for everything else.
-        epochs: passes over those data, used where `steps` is null.
+            `triplets`: premise, entailment and hard negative, or positive pairs; `labels`: labelled data of any kind
+            with the loss of that kind.
+        label_loss: the loss of the objective `labels`, if the data allow several: `contrastive`, `cosent` or `angle`;
+            `auto`: `cosent` for scored pairs and pairs labelled same or different, otherwise `contrastive`.
+        epochs: passes over these data, if `steps` is null.
         steps: the number of steps; null: as many as `epochs` take.
         batch_size: sentences, pairs or triplets per step, over all processes together.
         learning_rate: the highest learning rate.
         role_learning_rates: other learning rates by role: backbone, views, projection, classifier ...
-        frozen: roles that do not learn.
-        schedule: what the learning rate does after the warm-up: `linear` decay to zero, or `constant`.
-        warmup: the share of the steps in which the learning rate rises from zero.
-        weight_decay: of AdamW.
+        frozen: roles that are not trained.
+        schedule: the learning rate after the warm-up: `linear` decay to zero, or `constant`.
+        warmup: the fraction of the steps in which the learning rate rises from zero.
+        weight_decay: the weight decay of AdamW.
         dropout: use the backbone's dropout in training.
-        loss: the contrastive loss: `info_nce`, `nt_xent`, or that of a plugin; null: that of the method.
+        loss: the contrastive loss: `info_nce`, `nt_xent`, or the name of a plugin's; null: that of the method.
         loss_options: the settings of a plugin's loss.
         temperature: the temperature of the contrastive loss.
         weight: the weight of the contrastive loss (for a flow: of its bits per dimension).
         denoise: subtract the vector of the bare template in training.
-        aux_weight: weight of the NLI cross entropy computed in the same step; 0 leaves it out.
-        aux_batch_size: labelled examples per step for it, counted as in stage 1.
-        gradient_cache: rows that go through the encoder at a time, for batches larger than memory; null: all.
+        aux_weight: the weight of the auxiliary loss, the NLI cross entropy in the same step; 0: no auxiliary loss.
+        aux_batch_size: labelled examples per step of the auxiliary loss, counted as in stage 1.
+        gradient_cache: rows that pass through the encoder at a time, for batches larger than memory; null: all.
         matryoshka: dimensions, such as [384, 128, 64]: the loss is the sum of the losses of the vectors truncated to
-            each of them, so that users of the model may truncate its vectors; empty: the loss of whole vectors.
+            each of them; empty: the loss of whole vectors.
         matryoshka_weights: the weight of each of these losses; null: 1 each.
     """
 
@@ -218,10 +216,10 @@ class FlowSettings:
     """The flow of BERT-flow.
 
     Attributes:
-        levels: the number of levels; after each but the last, half of the channels are done.
+        levels: the number of levels; after each level except the last, half of the channels are split off.
         steps: the number of steps of each level.
         hidden: the inner width of a step's coupling.
-        continues: which half of the channels goes on to the next level; `first` is that of the released code.
+        continues: the half of the channels that continues to the next level; `first` follows the released code.
         output_scale: couplings end with a learned scale for each channel, as in the released code.
     """
 
@@ -239,8 +237,8 @@ class ReplacedSettings:
     Attributes:
         generator: the masked language model that fills in words: a folder or hub name, or `embedded`. It needs the
             backbone's vocabulary.
-        mask_rate: the part of a sentence's tokens that it fills in.
-        weight: the weight of the detection's loss.
+        mask_rate: the fraction of the tokens that are masked.
+        weight: the weight of the detection loss.
     """
 
     generator: str | None = None
@@ -255,8 +253,8 @@ class DistilSettings:
     Attributes:
         teacher: the model to learn from: a folder or hub name.
         loss: what is compared: the `cosine` or the mean squared error (`mse`) of the vectors of student and teacher,
-            through a learned linear layer if their widths differ; or the `similarity` of all two sentences of a batch,
-            for any widths. `auto`: `cosine` if the widths are equal, else `similarity`.
+            through a learned linear layer if their widths differ; or the `similarity` of all pairs of sentences in a
+            batch, for any widths. `auto`: `cosine` if the widths are equal, otherwise `similarity`.
     """
 
     teacher: str | None = None
@@ -265,24 +263,24 @@ class DistilSettings:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """The loop, for both stages.
+    """The training loop of both stages.
 
     Attributes:
-        precision: `auto` is bf16 on a GPU that has it and fp32 elsewhere.
-        fast: send rows through the encoder in the fastest way that fits model and machine; false: in the plain one.
-        check_fast: before each stage, compare loss and gradients of one batch in the fast and in the plain way, and run
-            the plain one if they differ; false: trust the fast one.
-        accumulate: batches whose gradients are added up for one step; they share no negatives.
-        clip: the largest gradient norm; null for none.
-        adam_epsilon: what AdamW adds to the root of the second moment.
+        precision: `auto` is bf16 on a GPU that supports it, otherwise fp32.
+        fast: use the fastest execution path that fits model and machine; false: the plain path.
+        check_fast: before each stage, compare loss and gradients of one batch on the fast and the plain path, and take
+            the plain path if they differ; false: no comparison.
+        accumulate: batches whose gradients are summed for one step; they share no negatives.
+        clip: the maximum gradient norm; null: no clipping.
+        adam_epsilon: the epsilon of AdamW.
         adam_bias_correction: correct both moments for their start at zero; false, as in the original BERT code, makes
             the steps of the first few hundred batches larger.
         eval_every: steps between evaluations.
-        select: which checkpoint is the result: the `best` on data.dev, or by alignment and uniformity where there is
-            none; the `last`; `auto`: the best on data.dev, and the last where there is none.
-        save_minutes: how often the state of the run is saved; also when it is interrupted.
-        patience: evaluations of stage 2 without a better score before training stops; null: never.
-        trackers: also log to these, through accelerate: tensorboard, wandb, mlflow.
+        select: the checkpoint that is the result: the `best` on data.dev, without it by alignment and uniformity; the
+            `last`; `auto`: the best on data.dev, without it the last.
+        save_minutes: minutes between checkpoints; an interrupted run also saves one.
+        patience: evaluations of stage 2 without a better score after which training stops; null: no early stopping.
+        trackers: trackers that also get all measurements: tensorboard, wandb, mlflow.
     """
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -301,15 +299,15 @@ class LoopSettings:
 
 @dataclass(frozen=True)
 class ReleasedBehaviour:
-    """What the paper's released code does and the paper does not say. All off: each is a way to compare, not advice.
+    """Behaviour of the released code that the paper does not mention. All are off; they serve comparisons.
 
     Attributes:
-        denoise_counts_prefix: the bare template stands for a sentence longer by one view's prefix than it is.
+        denoise_counts_prefix: the bare template is that of a sentence longer by the length of one prefix.
         stage1_schedule_of_stage2: stage 1's learning rate decays over stage 2's number of steps.
-        stage1_through_projection: the NLI classifier reads vectors behind the projection, which stage 1 leaves
-            untrained; in stage 2 the auxiliary loss does too.
-        stage1_clips_scaled_gradients: in stage 1 the frozen backbone gets gradients too. They keep fp16's loss scale
-            and count towards the norm that is clipped, so that the prefixes' own gradients become very small.
+        stage1_through_projection: the NLI classifier of stage 1 and of the auxiliary loss reads the output of the
+            projection, which stage 1 does not train.
+        stage1_clips_scaled_gradients: in stage 1 the gradients of the frozen backbone, with fp16's loss scale, count
+            towards the norm that is clipped, so that the gradients of the prefixes become very small.
         best_from_stage1: a checkpoint of stage 1 may be the result.
     """
 
@@ -322,7 +320,7 @@ class ReleasedBehaviour:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole run. A stage that is null is left out.
+    """All settings of a run. A stage that is null is left out.
 
     Attributes:
         name: the name of the recipe.

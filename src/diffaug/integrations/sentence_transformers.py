@@ -144,7 +144,10 @@ class DiffaugModule(InputModule):
         Args:
             model_name_or_path: saved by `Embedder.save` or by sentence-transformers' ``save_pretrained``.
             subfolder: the module's subfolder.
-            token, cache_folder, revision, local_files_only: for a model on the hub.
+            token: for a private model on the hub.
+            cache_folder: the cache of models of the hub.
+            revision: branch, tag or commit of a model on the hub.
+            local_files_only: make no requests to the hub.
             model_kwargs: only ``dtype`` is supported.
             backend: only ``torch`` is supported.
             **kwargs: other arguments of sentence-transformers, which do not change the vectors.
