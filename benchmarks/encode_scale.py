@@ -209,6 +209,7 @@ def main() -> None:
     from diffaug.models.io.fetch import EMBEDDED_MODEL
 
     results: dict[str, Any] = {}
+    load = os.getloadavg()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         model = str(EMBEDDED_MODEL)  # a plain backbone: both sides use mean pooling
@@ -239,7 +240,7 @@ def main() -> None:
             "model": "embedded",
             "layers": options.layers,
             "pruned": options.pruned,
-            "load_average": os.getloadavg(),
+            "load_average_before": load,
             "threads": os.environ.get("OMP_NUM_THREADS"),
             "seed": options.seed,
             "by_count": results,
