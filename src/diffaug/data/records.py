@@ -200,10 +200,9 @@ def summary(data: Labelled) -> str:
     if isinstance(data, ScoredPairs):
         return f"{count} pairs with scores from {min(data.scores):g} to {max(data.scores):g}"
     if isinstance(data, Classes):
-        sizes = Counter(data.classes)
-        return (
-            f"{count} sentences of {len(sizes):,} classes, {min(sizes.values()):,} to {max(sizes.values()):,} of each"
-        )
+        sizes = Counter(data.classes).values()
+        each = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+        return f"{count} sentences of {len(sizes):,} classes, {each} per class"
     counts = Counter(data.labels)
     if Label.NOT_ENTAILMENT in counts:
         return f"{count} pairs: {counts[Label.ENTAILMENT]:,} same, {counts[Label.NOT_ENTAILMENT]:,} different"
