@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adaptation.adapt_data import KINDS, STATEMENTS, classes, scored, unlabelled
+from adaptation.adapt_data import KINDS, STATEMENTS, classes, matching, scored, triplets, unlabelled
 from typer.testing import CliRunner
 
 from diffaug import AdaptResult, DiffaugError, Embedder, adapt
@@ -116,6 +116,19 @@ def test_what_is_trained_with_text_on_a_gpu(tiny_bert: Path) -> None:
     found = candidates.trained(known, None, text_helps=False, on_gpu=True)
     assert [each.name for each in found if not each.averaged] == ["SimCSE", "DiffAug"]
     assert not any(each.spreads for each in found)
+
+
+def test_simcse_is_tried_with_triplets_only_if_it_is_named(tiny_bert: Path) -> None:
+    start = Embedder.from_pretrained(tiny_bert)
+    found = {}
+    for kind in (triplets, matching):
+        inputs = Inputs(read_labelled(kind()), None, [], {})
+        known = candidates.candidates(inputs, start.encoder, on_gpu=True)
+        found[kind.__name__] = [
+            [each.name for each in candidates.trained(known, only, None, True) if not each.averaged]
+            for only in (None, ["SimCSE"])
+        ]
+    assert found == {"triplets": [["DiffAug"], ["SimCSE"]], "matching": [["SimCSE", "DiffAug"], ["SimCSE"]]}
 
 
 @pytest.mark.parametrize(("spread", "alone", "helps"), [(0.75, 0.5, True), (0.5, 0.5, False), (0.5, 0.75, False)])
