@@ -3,7 +3,7 @@
     python benchmarks/first_use.py --model all-MiniLM-L6-v2 --data data/intents --save
 
 Labels are `banking77.train_5.tsv`, text is the training sentences without labels. The clone is that of the checkout of
-this script, in a temporary folder, and has an environment of its own. pip's cache is not used, so packages are downloaded.
+this script, in a temporary folder, and has an environment of its own. pip's cache is not used: packages are downloaded.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from diffaug.config import Recipe
+from diffaug.kernels import onednn
 from diffaug.methods import method_class
 from diffaug.methods.base import Stage
 from diffaug.methods.twostage import TwoStage
@@ -132,6 +133,21 @@ def test_a_cpu_pads_no_more_than_it_must(
     monkeypatch.setattr(Encoder, "represent", watched)
     torch.testing.assert_close(way(rows), wanted)
     assert seen == ([PackedBatch] if kind == "prefix" else [PaddedBatch] * 2)
+
+
+def test_a_cpu_may_have_faster_products(make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch) -> None:
+    method = build(make_recipe()).eval()
+    rows = method.collator.rows(*rows_of(method))
+    wanted, linear, calls = method.represent(rows), onednn.linear, []
+
+    def watched(states: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        calls.append(states.shape)
+        return linear(states, *others)
+
+    monkeypatch.setattr(onednn, "linear", watched)
+    monkeypatch.setattr(onednn, "onednn_is_faster", lambda: True)
+    torch.testing.assert_close(fast_cpu_encode(method, packed=True)(rows), wanted)
+    assert calls
 
 
 def test_the_plain_way_is_another_one(make_recipe: Callable[..., Recipe]) -> None:

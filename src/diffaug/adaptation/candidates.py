@@ -144,9 +144,9 @@ def trained(
 ) -> list[Candidate]:
     """The candidates that train the encoder.
 
-    Without ``only``, those that are tried by default. If unlabelled text helps, self-training takes the place of SimCSE. On a CPU nothing is trained
-    then, since the few steps that it can do are worse than label spreading alone. If text does not help, no candidate
-    uses it.
+    Without ``only``, those that are tried by default. If unlabelled text helps, self-training takes the place of
+    SimCSE. On a CPU nothing is trained then, since the few steps that it can do are worse than label spreading alone.
+    If text does not help, no candidate uses it.
 
     Args:
         known: all candidates.

@@ -203,8 +203,8 @@ def forecast_candidate(
             curves[:, j] = curves[0, j]
         sizes[j] /= len(splits) * (draws if share < 1 else 1)
     if candidate.trains:
-        # There is one training per fold and size, so the folds tell how much one differs from another. How difficult the
-        # held-out rows of a fold are is no such difference.
+        # There is one training per fold and size, so the folds tell how much one differs from another. How difficult
+        # the held-out rows of a fold are is no such difference.
         curves += curves.mean((0, 1)) - curves.mean(1, keepdims=True)
     if len({round(size) for size in sizes}) < len(shares):
         raise DiffaugError(f"{len(inputs.labelled)} labels are too few for a forecast; parts of them are all alike")

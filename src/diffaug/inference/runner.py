@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from diffaug.data.collate import Collator, collator_for
 from diffaug.errors import DiffaugError
+from diffaug.kernels.onednn import fast_products
 from diffaug.models.backbone import with_transformers
 from diffaug.models.batch import PaddedBatch
 from diffaug.models.encoder import Encoder
@@ -147,7 +148,7 @@ class TorchRunner(Runner):
                 f"the tokenizer gives the token id {largest}, but the model has only {known:,} embeddings; the "
                 "tokenizer belongs to another model"
             )
-        with self._lock:
+        with self._lock, fast_products():
             vectors: Vectors = self._encoder(batch.to(self.device)).float().cpu().numpy()
         return vectors
 

@@ -4,7 +4,7 @@
 - `linear`, `layer_norm`: on a GPU, faster gradients; `residual_fusion`: layer norm with the dropout and the sum before
   it; `fused_operations` replaces torch's functions by them;
 - `casts`: on a GPU, copies between 16 and 32 bits;
-- `dropout`: on a CPU.
+- `dropout`, `onednn`: on a CPU.
 
 Those for a GPU need Triton, which torch's GPU builds include, and are imported only where they are used. Each has a
 reference in plain torch: a model computes the same without them.
