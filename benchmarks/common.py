@@ -34,9 +34,10 @@ def machine(packages: tuple[str, ...]) -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        cpu = next(
-            (line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line), cpu
-        )
+        # A virtual machine may hide the name, but not the family, which tells generations apart.
+        lines = [[part.strip() for part in line.partition(":")[::2]] for line in info.read_text().splitlines()]
+        first = dict(reversed([pair for pair in lines if pair[0] in ("model name", "cpu family")]))
+        cpu = f"{first.get('model name', cpu)}, family {first['cpu family']}" if "cpu family" in first else cpu
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "cpu": cpu,

@@ -35,14 +35,16 @@ def prefer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_every_kind_from_labels_to_a_result(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     result = adapt(tiny_bert, KINDS[kind](), tmp_path / "out", folds=2, more=50, report=lines.append)
-    trained = ["SimCSE", "SimCSE, averaged", "DiffAug", "DiffAug, averaged"]
+    methods = ["DiffAug"] if kind == "triplets" else ["SimCSE", "DiffAug"]
+    trained = [f"{method}{suffix}" for method in methods for suffix in ("", ", averaged")]
     names = ["as it is", *([] if kind == "classes" else ["linear map"]), *trained]
     assert [row.name for row in result.rows] == names
     assert all(0 <= row.score <= 100 for row in result.rows if kind != "scored")
     assert result.forecast is not None
     assert result.forecast.more == 50
     assert any("left" in line for line in lines)
-    begins, ends = lines.index("SimCSE: fold 1 of 2 …"), [line.startswith("SimCSE: fold 1 of 2, ") for line in lines]
+    fold = f"{methods[0]}: fold 1 of 2"
+    begins, ends = lines.index(f"{fold} …"), [line.startswith(f"{fold}, ") for line in lines]
     assert ends[begins + 1]
     assert ends.count(True) == 1
     stored = json.loads((tmp_path / "out" / "adapt.json").read_text())

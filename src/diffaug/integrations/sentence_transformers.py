@@ -27,6 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from diffaug.data.collate import collator_for
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
+from diffaug.kernels.onednn import fast_products
 from diffaug.models.batch import PaddedBatch
 from diffaug.models.io.saved import load_model, save_model
 from diffaug.models.io.st_folder import MODULES, SETTINGS, add_requirements
@@ -115,7 +116,8 @@ class DiffaugModule(InputModule):
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``sentence_embedding`` (rows, width) to the features."""
         batch = PaddedBatch(**{f.name: features[f.name] for f in fields(PaddedBatch) if f.name in features})
-        features["sentence_embedding"] = self.encoder(batch)
+        with fast_products():
+            features["sentence_embedding"] = self.encoder(batch)
         return features
 
     def train(self, mode: bool = True) -> DiffaugModule:
