@@ -107,6 +107,18 @@ def test_many_files_are_read_in_order(embedder: Embedder, tmp_path: Path, given:
     assert [record["sentence"] for record in records] == TEXTS
 
 
+def test_every_line_of_a_pipe_is_encoded(embedder: Embedder, tmp_path: Path) -> None:
+    ours, theirs = os.pipe()  # as <(COMMAND) in a shell
+    os.write(theirs, "".join(f"{text}\n" for text in TEXTS).encode())
+    os.close(theirs)
+    embedder.encode_files(f"/dev/fd/{ours}", tmp_path / "v.jsonl")
+    os.close(ours)
+    assert [json.loads(line)["sentence"] for line in (tmp_path / "v.jsonl").open()] == TEXTS
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(DiffaugError, match=r"pipe\.csv is a pipe, and a table is read twice; write it to a file first"):
+        DocumentReader(tmp_path / "pipe.csv")
+
+
 def test_columns_must_be_the_same_in_all_files(embedder: Embedder, tmp_path: Path) -> None:
     write(tmp_path / "a.csv", [{"id": 1, "text": "A dog."}])
     write(tmp_path / "b.jsonl", [{"text": "A cat."}])
