@@ -85,6 +85,28 @@ def test_documents_are_added(embedder: Embedder, tmp_path: Path) -> None:
     assert "The market number 11 is here." in [hit.sentence for hit in hybrid]
 
 
+def test_all_documents_are_added_or_none(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index.build(tmp_path / "index", encoded(embedder, tmp_path / "v", TEXTS[:40]))
+    more = encoded(embedder, tmp_path / "w", TEXTS[40:], start=40)
+
+    def fail(*_: Any) -> None:
+        raise DiffaugError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "_update", fail)
+        with pytest.raises(DiffaugError, match="no space left"):
+            index.add(more)
+        assert (index.rows, Index.open(tmp_path / "index").rows) == (40, 40)
+        # As in a process that is killed: nothing can be removed any more.
+        patch.setattr(Index, "_undo_unfinished", lambda _: None)
+        with pytest.raises(DiffaugError, match="no space left"):
+            index.add(more)
+    again = Index.open(tmp_path / "index")
+    assert again.add(more) == 20
+    assert again.rows == 60
+    assert sorted(hit.index for hit in again.search(embedder.encode(["A dog."]), 99)[0]) == list(range(60))
+
+
 def test_other_models_and_columns_are_refused(
     embedder: Embedder, built: Index, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from diffaug.data.documents import Documents
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, atomic_folder, exclusive_lock
+from diffaug.files import atomic_file, atomic_folder, exclusive_lock, write_text
 from diffaug.inference.encode import unit
 from diffaug.inference.manifest import VectorSet
 from diffaug.inference.parquet import EMBEDDING, SENTENCE, pyarrow_modules
@@ -31,6 +32,8 @@ RECALL_GOAL = 0.95
 _TABLE = "documents"
 _DESCRIPTION = "diffaug-index.json"
 _FORMAT = "diffaug index 2"
+# Holds the version of the table before documents that are being added.
+_ADDING = ".adding"
 _VECTOR, _ROW = "vector", "row_number"
 # Partitions to search, and how many times k candidates are compared with their exact vectors. A partition has some
 # thousand rows.
@@ -162,7 +165,8 @@ class Index(VectorStore):
     def add(self, source: str | Path | Sequence[str | Path] | StoredVectors) -> int:
         """Add documents without building the index again; return their number.
 
-        All of them are added, or, after an error, none.
+        All of them are added, or, after an error, none. What a process that was killed has added is removed by the next
+        call.
 
         Raises:
             DiffaugError: they have vectors of another model or other columns, or another process is adding documents.
@@ -182,9 +186,18 @@ class Index(VectorStore):
                     )
         with exclusive_lock(self.folder / ".lock", f"the index {self.folder} is in use by another process"):
             self._table.checkout_latest()
-            before = self.rows
-            self._append(rows, self._table.schema)
-            self._update()
+            self._undo_unfinished()
+            before, qualities = self.rows, (self.recall, self.missed)
+            write_text(self.folder / _ADDING, str(self._table.version))
+            try:
+                self._append(rows, self._table.schema)
+                self._update()
+                (self.folder / _ADDING).unlink()
+            except BaseException:
+                self.recall, self.missed = qualities
+                with suppress(Exception):  # for example if the disk is full; then the next call does it
+                    self._undo_unfinished()
+                raise
             return self.rows - before
 
     def search(
@@ -274,6 +287,13 @@ class Index(VectorStore):
                 raise failures[0] from error
             reason = " ".join(str(error).split())[:300]
             raise DiffaugError(f"the documents cannot be added to the index {self.folder}: {reason}") from error
+
+    def _undo_unfinished(self) -> None:
+        """Remove documents whose adding has not ended."""
+        adding = self.folder / _ADDING
+        if adding.is_file():
+            self._table.restore(int(adding.read_text()))
+            adding.unlink()
 
     def _update(self) -> None:
         """Bring the indexes up to date, measure the recall and write the description."""
