@@ -154,6 +154,27 @@ def test_types_of_json_columns(embedder: Embedder, tmp_path: Path) -> None:
         embedder.encode_files(write(tmp_path / "b.jsonl", late), tmp_path / "c")
 
 
+def test_half_a_surrogate_pair_is_a_question_mark(embedder: Embedder, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text": "A \ud800 dog.", "more": "\udfff"}, {"text": "A cat.", "more": None}])
+    embedder.encode_files(path, tmp_path / "out")
+    embedder.encode_files(path, tmp_path / "v.jsonl")
+    for rows in (read(tmp_path / "out")[0].to_pylist(), map(json.loads, (tmp_path / "v.jsonl").open())):
+        assert [(row["sentence"], row["more"]) for row in rows] == [("A ? dog.", "?"), ("A cat.", None)]
+
+
+def test_vectors_of_no_sentences(embedder: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    for name in ("out", "v.parquet"):
+        assert embedder.encode_files(tmp_path / "empty.txt", tmp_path / name).rows == 0
+    with pytest.raises(DiffaugError, match=r"out contains no sentences"):
+        StoredVectors.open(tmp_path / "out")
+    stored = StoredVectors.open(tmp_path / "v.parquet")
+    assert stored is not None
+    assert embedder.search(stored, "A dog.") == []
+    with pytest.raises(DiffaugError, match=r"v\.parquet contains no sentences"):
+        stored.load()
+
+
 @pytest.mark.parametrize("name", ["out", "v.npy", "v.jsonl", "v.parquet"])
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "binary"])
 def test_precisions(embedder: Embedder, source: Path, tmp_path: Path, name: str, precision: Any) -> None:
