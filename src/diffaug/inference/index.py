@@ -178,12 +178,7 @@ class Index(VectorStore):
                 f"the index {self.folder} has vectors of width {self.vectors.width}, but {rows.name} of "
                 f"{rows.vectors.width}; encode it with --truncate-dim {self.vectors.width}"
             )
-        for name in {*self.vectors.columns, *rows.vectors.columns}:
-            for there, what in ((self.vectors.columns, f"the index {self.folder}"), (rows.vectors.columns, rows.name)):
-                if name not in there:
-                    raise DiffaugError(
-                        f"{what} has no column {name!r}; the documents must have the columns of the index"
-                    )
+        self.require_columns(rows.vectors.columns, rows.name)
         with exclusive_lock(self.folder / ".lock", f"the index {self.folder} is in use by another process"):
             self._table.checkout_latest()
             self._undo_unfinished()
@@ -199,6 +194,15 @@ class Index(VectorStore):
                     self._undo_unfinished()
                 raise
             return self.rows - before
+
+    def require_columns(self, columns: Sequence[str], name: str) -> None:
+        """Raise an error if documents with these columns, in ``name``, cannot be added."""
+        for column in {*self.vectors.columns, *columns}:
+            for there, what in ((self.vectors.columns, f"the index {self.folder}"), (columns, name)):
+                if column not in there:
+                    raise DiffaugError(
+                        f"{what} has no column {column!r}; the documents must have the columns of the index"
+                    )
 
     def search(
         self, queries: Vectors, k: int, *, where: str | None = None, texts: Sequence[str] | None = None
