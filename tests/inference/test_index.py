@@ -70,6 +70,7 @@ def test_filters_and_full_text(embedder: Embedder, built: Index) -> None:
     hybrid = built.search(query, 3, texts=["garden 11"])[0]
     assert "The garden number 11 is here." in [hit.sentence for hit in hybrid]
     assert hybrid[0].score >= hybrid[-1].score
+    assert len(built.search(query, 3, texts=[""])[0]) == 3
 
 
 def test_documents_are_added(embedder: Embedder, tmp_path: Path) -> None:

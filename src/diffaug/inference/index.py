@@ -234,7 +234,7 @@ class Index(VectorStore):
             search = self._table.search(query, vector_column_name=_VECTOR).select([*columns, "_distance"])
         else:
             search = self._table.search(query_type="hybrid", vector_column_name=_VECTOR, fts_columns=SENTENCE)
-            search = search.vector(query).text(text)
+            search = search.vector(query).text(text or " ")  # LanceDB refuses an empty text, not one without words
         search = search.distance_type(_DISTANCE).limit(k)
         if recall is None:
             search = search.bypass_vector_index()
