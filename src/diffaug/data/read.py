@@ -10,6 +10,7 @@ without a gold label and rows of another split are not errors; they are always s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ LabelNames = Mapping[Any, str]
 
 WITHOUT_GOLD = "without a gold label"
 _WITH_VALUE = (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS, Kind.CLASSES)
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _NOT_MIXED = "all rows must be triplets, or all must be pairs"
 
 
@@ -317,10 +319,16 @@ class _LabelParser:
 
 def _parse_score(cell: object) -> float | _Bad:
     score = parse_score(cell)
-    return _Bad("invalid score", f"the score {quoted(cell)} is not a number") if score is None else score
+    if score is None:
+        unclear = isinstance(cell, str) and _THOUSANDS.fullmatch(cell.strip())
+        why = "may be a thousand or a fraction; write a decimal point" if unclear else "is not a number"
+        return _Bad("invalid score", f"the score {quoted(cell)} {why}")
+    return score
 
 
 def _parse_class(cell: object) -> str | _Bad:
+    if isinstance(cell, (Mapping, list, tuple)):  # of JSON or Python
+        return _Bad("no class", f"the class is a list or an object, not a word or a number: {quoted(cell)}")
     if isinstance(cell, float) and cell.is_integer():  # a column of numbers with an empty cell
         cell = int(cell)
     name = "" if cell is None or cell is MISSING or cell != cell else str(cell).strip()  # nan differs from itself
