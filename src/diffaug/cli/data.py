@@ -113,9 +113,10 @@ def mine(
     import csv
 
     from diffaug.embedder import Embedder
-    from diffaug.files import atomic_file
+    from diffaug.files import atomic_file, check_output
     from diffaug.mining import mine_hard_negatives
 
+    check_output(out)
     triplets = mine_hard_negatives(
         Embedder.from_pretrained(model),
         labels,
