@@ -123,12 +123,15 @@ def read_scored_pairs(
     return pairs
 
 
-def read_classes(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Classes:
+def read_classes(
+    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", how_to_skip: str = HOW_TO_SKIP
+) -> Classes:
     """Sentences with a class from the columns ``text, label``, ``sentence, class``, ``utterance, intent`` and so on.
 
     A file without header has the class and the text in either order; the column whose short values repeat is the class.
+    ``how_to_skip`` names the setting that skips bad rows, for messages.
     """
-    classes: Classes = _read(source, Kind.CLASSES, columns, on_bad)
+    classes: Classes = _read(source, Kind.CLASSES, columns, on_bad, how_to_skip=how_to_skip)
     return classes
 
 
@@ -198,8 +201,9 @@ def _read(
     on_bad: OnBad,
     labels: LabelNames | None = None,
     split: str | None = None,
+    how_to_skip: str = HOW_TO_SKIP,
 ) -> Any:
-    table, reporter = open_source(source, on_bad)
+    table, reporter = open_source(source, on_bad, how_to_skip)
     return read_table(table, find_layout(table, kind, columns), reporter, labels, split)
 
 
