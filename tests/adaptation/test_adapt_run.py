@@ -292,6 +292,14 @@ def test_a_model_with_prefixes_keeps_them(tiny_bert: Path, tmp_path: Path, monke
         adapt(first.model, scored(), tmp_path / "third", only=["SimCSE"])
 
 
+def test_a_call_that_ended_before_its_request_was_written_is_continued(tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").write_text("")
+    (tmp_path / "out" / "provenance.json").write_text("{")  # a full disk
+    result = adapt(tiny_bert, scored(), tmp_path / "out", folds=2, only=[])
+    assert result.chosen == "as it is"
+
+
 def test_the_folder_of_a_result_is_no_model_but_says_where_it_is(tiny_bert: Path, tmp_path: Path) -> None:
     adapt(tiny_bert, classes(), tmp_path / "classes", folds=2, only=[])
     with pytest.raises(DiffaugError, match="a folder of diffaug adapt; load its model: .*classes/model"):

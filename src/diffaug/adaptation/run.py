@@ -37,10 +37,10 @@ from diffaug.data.table import Source
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file, check_output, exclusive_lock
-from diffaug.provenance import RunProvenance, device_name
+from diffaug.provenance import PROVENANCE, RunProvenance, device_name
 
 MODEL, RESULT = "model", "adapt.json"
-_WORK, _REQUEST = "work", "request.json"
+_WORK, _REQUEST, _LOCK = "work", "request.json", ".lock"
 # Each fold is a training of its own, and the score of a few held-out rows may be undefined.
 _MOST_FOLDS, _FEWEST_HELD_OUT = 10, 5
 
@@ -267,16 +267,21 @@ def _forecast(
 def _check_folder(folder: Path) -> None:
     if (folder / RESULT).is_file():
         raise DiffaugError(f"{folder} holds a finished result; choose another folder or remove it")
-    if folder.exists() and not (folder.is_dir() and ((folder / _REQUEST).is_file() or not any(folder.iterdir()))):
+    if folder.exists() and not (folder.is_dir() and _is_begun(folder)):
         raise DiffaugError(f"{folder} exists and is not a folder of adapt; choose another folder")
     check_output(folder)
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a folder is empty or one of adapt, also if a call ended before its request was written."""
+    return (folder / _REQUEST).is_file() or all(path.name in (_LOCK, PROVENANCE) for path in folder.iterdir())
 
 
 @contextmanager
 def _claimed(folder: Path, request: Mapping[str, Any], used: RunProvenance) -> Iterator[None]:
     """Lock the folder of a result while the block runs; refuse one that was begun with something else."""
     folder.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(folder / ".lock", f"another process is writing to {folder}"):
+    with exclusive_lock(folder / _LOCK, f"another process is writing to {folder}"):
         path = folder / _REQUEST
         if path.is_file():
             before = json.loads(path.read_text("utf-8"))
