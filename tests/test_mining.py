@@ -152,7 +152,15 @@ def test_bad_rows_and_pairs_without_negatives_are_named(
     cosines = sorted(model.similarity(anchor, negative) for anchor, _, negative in nearest)
     rows = [f'"{a}","{b}"' for a, b in pairs]
     (tmp_path / "a.csv").write_text("\n".join(["anchor,positive", "alone,", *rows]), "utf-8")
-    command = ["data", "mine", str(tmp_path / "a.csv"), "--out", str(tmp_path / "mined.csv"), "--relative-margin", "-99"]
+    command = [
+        "data",
+        "mine",
+        str(tmp_path / "a.csv"),
+        "--out",
+        str(tmp_path / "mined.csv"),
+        "--relative-margin",
+        "-99",
+    ]
     with pytest.raises(DiffaugError, match="or skip such lines with --on-bad skip"):
         CliRunner().invoke(app, command, catch_exceptions=False)
     result = CliRunner().invoke(app, [*command, "--on-bad", "skip", "--min-score", str((cosines[2] + cosines[3]) / 2)])

@@ -302,7 +302,7 @@ def test_a_call_that_ended_before_its_request_was_written_is_continued(tiny_bert
 
 def test_the_folder_of_a_result_is_no_model_but_says_where_it_is(tiny_bert: Path, tmp_path: Path) -> None:
     adapt(tiny_bert, classes(), tmp_path / "classes", folds=2, only=[])
-    with pytest.raises(DiffaugError, match="a folder of diffaug adapt; load its model: .*classes/model"):
+    with pytest.raises(DiffaugError, match=r"a folder of diffaug adapt; load its model: .*classes/model"):
         Embedder.from_pretrained(tmp_path / "classes")
     adapt(tiny_bert, scored(), tmp_path / "pairs", folds=2, only=[])
     with pytest.raises(DiffaugError, match="a folder of diffaug adapt without a model"):

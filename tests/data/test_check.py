@@ -538,7 +538,9 @@ def test_classes_that_differ_only_in_case_are_noticed(tmp_path: Path) -> None:
 
 def test_many_classes_of_one_sentence_are_not_all_printed(tmp_path: Path) -> None:
     rows = [f"card,{'a very long label that was meant to be a sentence'} {i}" for i in range(50)]
-    line = next(line for line in str(check(file(tmp_path, "a.csv", "text,label", *rows))).splitlines() if "occur" in line)
+    line = next(
+        line for line in str(check(file(tmp_path, "a.csv", "text,label", *rows))).splitlines() if "occur" in line
+    )
     assert line.endswith(" ...")
     assert len(line) < 300
 
@@ -571,7 +573,9 @@ def test_several_columns_of_negatives_are_proposed_as_triplets(tmp_path: Path) -
 
 def test_a_comma_before_three_digits_is_explained(tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", "sentence1;sentence2;score", "One two;Three four;3,500", "Five six;Seven;0,500")
-    assert "the score '3,500' may be a thousand or a fraction; write a decimal point" in str(check(path))
+    assert "the score '3,500' is not a number: it may be a thousand or a fraction, so write a decimal point" in str(
+        check(path)
+    )
 
 
 def test_quotes_in_a_tsv_file_are_noticed(tmp_path: Path) -> None:

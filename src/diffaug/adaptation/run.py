@@ -181,8 +181,8 @@ def _check_held_out(parts: Sequence[Labelled]) -> None:
         if len(values) < 2:
             alike = f"the score {values.pop():g}" if isinstance(part, ScoredPairs) else "one kind of label"
             raise DiffaugError(
-                f"one of the {len(parts)} held-out parts has only pairs with {alike}, which cannot be ranked; use fewer "
-                "folds, or add pairs of the rarer kinds"
+                f"one of the {len(parts)} held-out parts has only pairs with {alike}, which cannot be ranked; use "
+                "fewer folds, or add pairs of the rarer kinds"
             )
 
 

@@ -109,9 +109,7 @@ class Trials:
             if candidate.linear:
                 with_linear(embedder, fit_linear(encode, rows, self.seed, self.start.device))
         # A classifier that the model had before does not fit its new vectors.
-        embedder.classifier = (
-            fit_classifier(encode, rows, self._text(candidate)) if isinstance(rows, Classes) else None
-        )
+        embedder.classifier = fit_classifier(encode, rows, self._text(candidate)) if isinstance(rows, Classes) else None
         return embedder
 
     def encode_start(self, sentences: Sequence[str]) -> Array:

@@ -325,8 +325,8 @@ def _parse_score(cell: object) -> float | _Bad:
     score = parse_score(cell)
     if score is None:
         unclear = isinstance(cell, str) and _THOUSANDS.fullmatch(cell.strip())
-        why = "may be a thousand or a fraction; write a decimal point" if unclear else "is not a number"
-        return _Bad("invalid score", f"the score {quoted(cell)} {why}")
+        why = ": it may be a thousand or a fraction, so write a decimal point" if unclear else ""
+        return _Bad("invalid score", f"the score {quoted(cell)} is not a number{why}")
     return score
 
 
