@@ -145,6 +145,31 @@ def test_columns_and_labels_have_other_names(pairs: PositivePairs, tmp_path: Pat
     assert set(mined.negatives) <= {"Rain on Monday", "Buy bread"}
 
 
+def test_bad_rows_and_pairs_without_negatives_are_named(
+    model: Embedder, pairs: PositivePairs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nearest = mine_hard_negatives(model, pairs, num_negatives=1, relative_margin=None)
+    cosines = sorted(model.similarity(anchor, negative) for anchor, _, negative in nearest)
+    rows = [f'"{a}","{b}"' for a, b in pairs]
+    (tmp_path / "a.csv").write_text("\n".join(["anchor,positive", "alone,", *rows]), "utf-8")
+    command = [
+        "data",
+        "mine",
+        str(tmp_path / "a.csv"),
+        "--out",
+        str(tmp_path / "mined.csv"),
+        "--relative-margin",
+        "-99",
+    ]
+    with pytest.raises(DiffaugError, match="or skip such lines with --on-bad skip"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    result = CliRunner().invoke(app, [*command, "--on-bad", "skip", "--min-score", str((cosines[2] + cosines[3]) / 2)])
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("skipped 1 of" in line for line in warnings)
+    assert any(f" of {len(pairs)} pairs have no negative that fits and are left out" in line for line in warnings)
+
+
 def test_margins_are_finite(model: Embedder, pairs: PositivePairs) -> None:
     with pytest.raises(DiffaugError, match="relative_margin must be a finite number, got nan"):
         mine_hard_negatives(model, pairs, relative_margin=float("nan"))

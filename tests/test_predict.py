@@ -122,6 +122,23 @@ def test_the_command(tmp_path: Path) -> None:
     assert '"class": "card"' in json_lines.stdout
 
 
+def test_one_row_per_sentence_and_bad_rows_are_skipped(tmp_path: Path) -> None:
+    lines = ["text\tlabel", *(f"{text}\t{name}" for text, name in zip(SENTENCES, CLASSES, strict=True)), "No class\t"]
+    (tmp_path / "labels.tsv").write_text("\n".join(lines), "utf-8")
+    (tmp_path / "new.csv").write_text('text,id\n"I lost\nmy\tcard.",1\n"",2\n"Where can I get cash?",3\n', "utf-8")
+    command = ["predict", str(tmp_path / "new.csv"), "--labels", str(tmp_path / "labels.tsv")]
+    for line in ("new.csv, line 4: column 'text' is empty", "labels.tsv, line [0-9]+: the class is empty"):
+        with pytest.raises(DiffaugError, match=f"{line}; fix the line, or skip such lines with --on-bad skip"):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+        (tmp_path / "new.csv").write_text('text,id\n"I lost\nmy\tcard.",1\n"Where can I get cash?",3\n', "utf-8")
+    result = CliRunner().invoke(app, [*command, "--on-bad", "skip"])
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert [line.split("\t")[::2] for line in result.stdout.splitlines()] == [
+        ["card", "I lost my card."],
+        ["cash", "Where can I get cash?"],
+    ]
+
+
 def test_the_labels_have_other_columns(tmp_path: Path) -> None:
     lines = [
         "Nr,Betreff,Gruppe",

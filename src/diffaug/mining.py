@@ -14,6 +14,7 @@ import numpy as np
 
 from diffaug.data.columns import Columns
 from diffaug.data.labels import Label
+from diffaug.data.problems import SKIP_OPTION, OnBad
 from diffaug.data.read import LabelNames, read_labelled, read_text
 from diffaug.data.records import Classes, Labelled, LabelledPairs, PositivePairs, Triplets, normal
 from diffaug.data.table import Source
@@ -83,6 +84,7 @@ def mine_hard_negatives(
     columns: Columns | None = None,
     label_names: LabelNames | None = None,
     text_column: str | int | None = None,
+    on_bad: OnBad = "error",
 ) -> Triplets:
     """Add hard negatives to pairs that belong together, or to sentences with a class.
 
@@ -106,6 +108,7 @@ def mine_hard_negatives(
         columns: which column of the labels is what, if the names are not the usual ones.
         label_names: what unusual labels of pairs mean; see `diffaug.data.read.read_labelled_pairs`.
         text_column: the column of the text with the sentences, if the name is not the usual one.
+        on_bad: what to do with rows of both that cannot be used.
 
     Returns:
         the triplets, in the order of the anchors. Pairs without a negative that fits are left out; the log counts them.
@@ -117,12 +120,16 @@ def mine_hard_negatives(
     if num_negatives < 1:
         raise DiffaugError(f"num_negatives must be at least 1, got {num_negatives}")
     embedder = model if isinstance(model, Embedder) else Embedder.from_pretrained(model)
-    data = labels if isinstance(labels, Labelled) else read_labelled(labels, columns, labels=label_names)
+    data = (
+        labels
+        if isinstance(labels, Labelled)
+        else read_labelled(labels, columns, on_bad, label_names, how_to_skip=SKIP_OPTION)
+    )
     pairs, belongs = _pairs(data)
     if not pairs:
         raise DiffaugError(f"these {len(data):,} {data.kind} have no two sentences that belong together")
     own = (sentence for column in data.texts() for sentence in column)
-    corpus = list(dict.fromkeys(own if text is None else read_text(text, text_column)))
+    corpus = list(dict.fromkeys(own if text is None else read_text(text, text_column, on_bad, SKIP_OPTION)))
     place: dict[str, list[int]] = {}
     for i, sentence in enumerate(corpus):
         place.setdefault(normal(sentence), []).append(i)
@@ -162,7 +169,7 @@ def mine_hard_negatives(
             "the margins"
         )
     if without:
-        log.info("%s of %s pairs have no negative that fits and are left out", f"{without:,}", f"{len(pairs):,}")
+        log.warning("%s of %s pairs have no negative that fits and are left out", f"{without:,}", f"{len(pairs):,}")
     return found
 
 

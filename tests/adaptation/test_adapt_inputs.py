@@ -79,6 +79,7 @@ def test_bad_labels_are_one_sentence(kind: str, tiny_bert: Path, tmp_path: Path)
         (lambda: _fresh("bird"), "1 classes of the dev labels have no labels, such as 'bird'"),
         (scored, "the dev labels are scored pairs, the labels sentences with a class"),
         (lambda: _fresh("dog")[:5], "the dev labels are 5 rows"),
+        (lambda: [{"text": f"{i}", "label": "dog"} for i in range(20)], "the dev labels have one class only ('dog')"),
     ],
 )
 def test_bad_dev_labels(dev: Any, message: str, tiny_bert: Path, tmp_path: Path) -> None:
@@ -90,6 +91,13 @@ def test_bad_dev_labels(dev: Any, message: str, tiny_bert: Path, tmp_path: Path)
 
 def _fresh(name: str) -> list[dict[str, Any]]:
     return [{"text": f"New sentence {i}", "label": name if i % 2 else "cat"} for i in range(20)]
+
+
+def test_a_dev_class_may_have_one_sentence() -> None:
+    dev = [*_fresh("dog"), {"text": "The only sentence", "label": "market"}]
+    held = read_inputs(classes(), None, dev, None, 10, 0, lambda line: None).held
+    assert held is not None
+    assert len(held) == 21
 
 
 def test_dev_pairs_that_share_one_sentence_are_reported() -> None:
@@ -108,6 +116,25 @@ def test_text_is_drawn_from_the_whole_file_without_labelled_sentences() -> None:
     assert lines == ["12 of 48 unlabelled sentences are used, drawn at random"]
     # The file is sorted by topic; the part has sentences from everywhere.
     assert len({sentence.split()[1] for sentence in inputs.text}) >= 5
+
+
+def test_text_without_new_sentences_is_reported() -> None:
+    lines: list[str] = []
+    assert read_inputs(classes(), STATEMENTS[:5], None, None, 12, 0, lines.append).text == []
+    assert lines == ["the unlabelled text is not used: all of its sentences are among the labels"]
+
+
+def test_a_long_label_is_shortened_in_the_message(tiny_bert: Path, tmp_path: Path) -> None:
+    swapped = [{"text": "dog" if i % 2 else "cat", "label": f"{text} " * 50} for i, text in enumerate(STATEMENTS)]
+    with pytest.raises(DiffaugError, match="contradict each other") as error:
+        adapt(tiny_bert, swapped, tmp_path / "out")
+    assert len(str(error.value)) < 250
+
+
+def test_nothing_is_written_into_the_folder_of_a_model(tiny_bert: Path) -> None:
+    with pytest.raises(DiffaugError, match="the folder of a model; choose a path outside of it"):
+        adapt(tiny_bert, classes(), tiny_bert / "adapted")
+    assert not (tiny_bert / "adapted").exists()
 
 
 @pytest.mark.parametrize("content", ["file", "folder"])
@@ -149,6 +176,16 @@ def test_folds_need_five_labels_each(tiny_bert: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     result = adapt(tiny_bert, scored(), tmp_path / "out", folds=9, only=[])
     assert -100 <= result.rows[0].score <= 100  # nan is not
+
+
+def test_every_held_out_part_can_be_ranked(tiny_bert: Path, tmp_path: Path) -> None:
+    rare = [{**row, "score": 5 if i == 20 else 0} for i, row in enumerate(scored())]
+    with pytest.raises(DiffaugError, match="one of the 3 held-out parts has only pairs with the score 0, which cannot"):
+        adapt(tiny_bert, rare, tmp_path / "out")
+    few = [{**row, "label": "same" if i < 5 else "different"} for i, row in enumerate(same_or_different())]
+    with pytest.raises(DiffaugError, match="one of the 7 held-out parts has only pairs with one kind of label"):
+        adapt(tiny_bert, few, tmp_path / "out", folds=7)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_reports_an_error_in_one_line(tiny_bert: Path, tmp_path: Path) -> None:

@@ -169,6 +169,20 @@ def test_a_chosen_linear_map_is_the_last_layer(
     assert not np.allclose(expected, start.encode(STATEMENTS), atol=1e-3)
 
 
+def test_an_old_classifier_is_not_saved_with_new_vectors(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Embedder.from_pretrained(tiny_bert)
+    start.fit_classifier([row["text"] for row in classes()], [row["label"] for row in classes()], "prototypes")
+    start.save(tmp_path / "classes")
+    prefer(monkeypatch, "linear map")
+    lines: list[str] = []
+    result = adapt(tmp_path / "classes", scored(), tmp_path / "out", only=["linear map"], report=lines.append)
+    assert result.model is not None
+    assert Embedder.from_pretrained(result.model).classifier is None
+    assert any("classifier is left out" in line for line in lines)
+
+
 def test_a_linear_map_follows_the_layers_there_are(tiny_bert: Path, tmp_path: Path) -> None:
     start = Embedder.from_pretrained(tiny_bert)
     vectors = start.encode(STATEMENTS)
@@ -276,6 +290,23 @@ def test_a_model_with_prefixes_keeps_them(tiny_bert: Path, tmp_path: Path, monke
     assert Embedder.from_pretrained(second.model).encoder.config.prefix is not None
     with pytest.raises(DiffaugError, match="there are 'as it is', 'linear map', 'DiffAug', "):
         adapt(first.model, scored(), tmp_path / "third", only=["SimCSE"])
+
+
+def test_a_call_that_ended_before_its_request_was_written_is_continued(tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").write_text("")
+    (tmp_path / "out" / "provenance.json").write_text("{")  # a full disk
+    result = adapt(tiny_bert, scored(), tmp_path / "out", folds=2, only=[])
+    assert result.chosen == "as it is"
+
+
+def test_the_folder_of_a_result_is_no_model_but_says_where_it_is(tiny_bert: Path, tmp_path: Path) -> None:
+    adapt(tiny_bert, classes(), tmp_path / "classes", folds=2, only=[])
+    with pytest.raises(DiffaugError, match=r"a folder of diffaug adapt; load its model: .*classes/model"):
+        Embedder.from_pretrained(tmp_path / "classes")
+    adapt(tiny_bert, scored(), tmp_path / "pairs", folds=2, only=[])
+    with pytest.raises(DiffaugError, match="a folder of diffaug adapt without a model"):
+        adapt(tmp_path / "pairs", scored(), tmp_path / "again")
 
 
 def test_the_command_prints_table_verdict_and_model(tiny_bert: Path, tmp_path: Path) -> None:

@@ -530,6 +530,54 @@ def test_classes_that_training_cannot_use(tmp_path: Path) -> None:
     assert "at least two classes with two sentences each are needed" in str(report)
 
 
+def test_classes_that_differ_only_in_case_are_noticed(tmp_path: Path) -> None:
+    rows = [f"Sentence number {i},{'Lost card' if i % 2 else 'lost  card'}" for i in range(20)]
+    text = str(check(file(tmp_path, "a.csv", "text,label", *rows, "One more,rate", "And another,rate")))
+    assert "the classes 'lost  card' and 'Lost card' differ only in case or spaces" in text
+
+
+def test_many_classes_of_one_sentence_are_not_all_printed(tmp_path: Path) -> None:
+    rows = [f"card,{'a very long label that was meant to be a sentence'} {i}" for i in range(50)]
+    line = next(
+        line for line in str(check(file(tmp_path, "a.csv", "text,label", *rows))).splitlines() if "occur" in line
+    )
+    assert line.endswith(" ...")
+    assert len(line) < 300
+
+
+@pytest.mark.parametrize("label", [["card"], ["card", "rate"], {"name": "card"}])
+def test_a_list_or_an_object_is_no_class(label: object, tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"Sentence {i}", "label": label if i else "card"}) for i in range(3)]
+    path = file(tmp_path, "a.jsonl", *rows)
+    with pytest.raises(DiffaugError, match=r"line 2: the class is a list or an object, not a word or a number: [\[{]"):
+        read_classes(path)
+
+
+def test_an_object_of_json_is_not_proposed_as_text(tmp_path: Path) -> None:
+    rows = [json.dumps({"data": {"text": f"A long sentence, number {i}"}, "label": f"c{i % 2}"}) for i in range(20)]
+    assert "if so, type" not in str(check(file(tmp_path, "a.jsonl", *rows)))
+
+
+def test_a_header_with_a_name_twice_is_no_row(tmp_path: Path) -> None:
+    rows = [f"Sentence number {i},Sentence number {i},{'card' if i % 2 else 'rate'}" for i in range(20)]
+    text = str(check(file(tmp_path, "a.csv", "text,text,label", *rows)))
+    assert "has more than one column 'text'; rename one of them" in text
+    assert "if so, type" not in text
+
+
+def test_several_columns_of_negatives_are_proposed_as_triplets(tmp_path: Path) -> None:
+    header, *rows = ["query,positive,negative_1,negative_2", *(f"Q {i}?,Yes {i}.,No {i}.,Never {i}." for i in range(9))]
+    text = str(check(file(tmp_path, "a.csv", header, *rows)))
+    assert "--column anchor=query --column positive=positive --column negative=negative_1" in text
+
+
+def test_a_comma_before_three_digits_is_explained(tmp_path: Path) -> None:
+    path = file(tmp_path, "a.csv", "sentence1;sentence2;score", "One two;Three four;3,500", "Five six;Seven;0,500")
+    assert "the score '3,500' is not a number: it may be a thousand or a fraction, so write a decimal point" in str(
+        check(path)
+    )
+
+
 def test_quotes_in_a_tsv_file_are_noticed(tmp_path: Path) -> None:
     rows = [(f'He said "no" {i} times', name) for i, (_, name) in enumerate(intents())]
     path = table(tmp_path / "a.tsv", ("text", "label"), *rows, separator="\t")

@@ -96,7 +96,7 @@ def read_inputs(
     if dev is not None:
         with record_reads() as files["dev"]:
             held = read_labelled(dev, columns, on_bad, label_names, how_to_skip=SKIP_OPTION)
-            check_decisive(held, "the dev labels")
+            check_decisive(held, "the dev labels", learned_from=False)
         _check_dev(labelled, held, report)
     raw: list[str] = []
     if text is not None:
@@ -104,6 +104,8 @@ def read_inputs(
             sentences = read_text(text, text_column, on_bad, SKIP_OPTION)
         known = {normal(cell) for part in (labelled, held) if part is not None for cell in _cells(part)}
         raw = [sentence for sentence in dict.fromkeys(sentences) if normal(sentence) not in known]
+        if not raw:
+            report("the unlabelled text is not used: all of its sentences are among the labels")
         if len(raw) > most_text:
             # A random part: a file may be sorted by topic, so that its first lines are not like the rest.
             report(f"{most_text:,} of {len(raw):,} unlabelled sentences are used, drawn at random")
@@ -121,7 +123,10 @@ def _check_dev(labelled: Labelled, held: Labelled, report: Callable[[str], None]
     if isinstance(labelled, Classes) and isinstance(held, Classes):
         unknown = sorted(set(held.classes) - set(labelled.classes))
         if unknown:
-            raise DiffaugError(f"{len(unknown)} classes of the dev labels have no labels, such as {unknown[0]!r}")
+            raise DiffaugError(
+                f"{len(unknown)} classes of the dev labels have no labels, such as {unknown[0]!r}; add labels of these "
+                "classes, or remove their dev labels"
+            )
     known = set(map(normal, _cells(labelled)))
     shared = [sum(normal(cell) in known for cell in row) for row in zip(*held.texts(), strict=True)]
     whole = sum(count == len(held.texts()) for count in shared)

@@ -32,15 +32,15 @@ from diffaug.cluster import Engine, check_engine
 from diffaug.data.columns import Columns
 from diffaug.data.problems import OnBad
 from diffaug.data.read import LabelNames
-from diffaug.data.records import Classes, summary
+from diffaug.data.records import Classes, Labelled, LabelledPairs, ScoredPairs, summary
 from diffaug.data.table import Source
 from diffaug.embedder import Embedder
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, exclusive_lock
-from diffaug.provenance import RunProvenance, device_name
+from diffaug.files import atomic_file, check_output, exclusive_lock
+from diffaug.provenance import PROVENANCE, RunProvenance, device_name
 
 MODEL, RESULT = "model", "adapt.json"
-_WORK, _REQUEST = "work", "request.json"
+_WORK, _REQUEST, _LOCK = "work", "request.json", ".lock"
 # Each fold is a training of its own, and the score of a few held-out rows may be undefined.
 _MOST_FOLDS, _FEWEST_HELD_OUT = 10, 5
 
@@ -126,11 +126,12 @@ def adapt(
     known = candidates(inputs, start.encoder, on_gpu)
     only = None if only is None else find_names(known, only)
     tried = cheap(known, only)
+    splits = inputs.splits(folds, seed)
+    _check_held_out([inputs.parts(rows)[1] for rows in splits])
     used = RunProvenance.now(device_name(start.device), inputs.files, {"model": start.fingerprint()})
     request = {"folds": folds, "seed": seed, "only": only, "data": inputs.digest()}
     with _claimed(folder, request, used):
         trials = Trials(folder / _WORK, name, start, inputs.text, seed)
-        splits = inputs.splits(folds, seed)
         held = f"{len(inputs.held):,} dev labels" if inputs.held is not None else f"{len(splits)} held-out folds"
         report(f"{summary(inputs.labelled)}; {measure_name(inputs.labelled)} on {held}")
         measured = _measure(trials, inputs, splits, tried, engine, report)
@@ -147,6 +148,8 @@ def adapt(
         target = None
         if candidate.changes_model or isinstance(inputs.labelled, Classes):
             report(f"{candidate.name}: learning from all labels")
+            if start.classifier is not None and not isinstance(inputs.labelled, Classes):
+                report("the model's classifier is left out: it does not fit the new vectors, and these are no classes")
             target = folder / MODEL
             trials.finished(candidate, inputs.labelled).save(target, overwrite=True)
         result = AdaptResult(
@@ -164,6 +167,23 @@ def adapt(
             path.write_text(json.dumps({**result.to_dict(), "provenance": used.to_dict()}, indent=1) + "\n", "utf-8")
         shutil.rmtree(folder / _WORK, ignore_errors=True)
     return result
+
+
+def _check_held_out(parts: Sequence[Labelled]) -> None:
+    """Raise if the score of a held-out part is undefined: the mean over the parts would be undefined, too."""
+    for part in parts:
+        if isinstance(part, ScoredPairs):
+            values: set[float] = set(part.scores)
+        elif isinstance(part, LabelledPairs):
+            values = set(part.binary())
+        else:
+            continue
+        if len(values) < 2:
+            alike = f"the score {values.pop():g}" if isinstance(part, ScoredPairs) else "one kind of label"
+            raise DiffaugError(
+                f"one of the {len(parts)} held-out parts has only pairs with {alike}, which cannot be ranked; use "
+                "fewer folds, or add pairs of the rarer kinds"
+            )
 
 
 def _measure(
@@ -247,15 +267,21 @@ def _forecast(
 def _check_folder(folder: Path) -> None:
     if (folder / RESULT).is_file():
         raise DiffaugError(f"{folder} holds a finished result; choose another folder or remove it")
-    if folder.exists() and not (folder.is_dir() and ((folder / _REQUEST).is_file() or not any(folder.iterdir()))):
+    if folder.exists() and not (folder.is_dir() and _is_begun(folder)):
         raise DiffaugError(f"{folder} exists and is not a folder of adapt; choose another folder")
+    check_output(folder)
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a folder is empty or one of adapt, also if a call ended before its request was written."""
+    return (folder / _REQUEST).is_file() or all(path.name in (_LOCK, PROVENANCE) for path in folder.iterdir())
 
 
 @contextmanager
 def _claimed(folder: Path, request: Mapping[str, Any], used: RunProvenance) -> Iterator[None]:
     """Lock the folder of a result while the block runs; refuse one that was begun with something else."""
     folder.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(folder / ".lock", f"another process is writing to {folder}"):
+    with exclusive_lock(folder / _LOCK, f"another process is writing to {folder}"):
         path = folder / _REQUEST
         if path.is_file():
             before = json.loads(path.read_text("utf-8"))

@@ -100,7 +100,7 @@ class Trials:
         return self.work / f"{_file_name(candidate.name)}-{name}.npz"
 
     def finished(self, candidate: Candidate, rows: Labelled) -> Embedder:
-        """The candidate fitted to all labels, with the classifier of the classes."""
+        """The candidate fitted to all labels, with the classifier of the classes, if they are classes."""
         if candidate.trains:
             embedder = self._trained(candidate, rows, self.work / f"{_file_name(candidate.training)}-final")
             encode: Encode = embedder.encode
@@ -108,8 +108,8 @@ class Trials:
             embedder, encode = self.start, self.encode_start
             if candidate.linear:
                 with_linear(embedder, fit_linear(encode, rows, self.seed, self.start.device))
-        if isinstance(rows, Classes):
-            embedder.classifier = fit_classifier(encode, rows, self._text(candidate))
+        # A classifier that the model had before does not fit its new vectors.
+        embedder.classifier = fit_classifier(encode, rows, self._text(candidate)) if isinstance(rows, Classes) else None
         return embedder
 
     def encode_start(self, sentences: Sequence[str]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -102,7 +103,7 @@ def adapt(
     typer.echo(f"model      {result.model or model}   ({result.seconds:.0f} s)")
     if result.model is not None:
         command = "predict sentences.txt" if "class" in result.labels else "encode sentences.txt -o vectors.npy"
-        typer.echo(f"next       diffaug {command} --model {result.model}")
+        typer.echo(f"next       diffaug {command} --model {shlex.quote(str(result.model))}")
 
 
 def forecast(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -102,6 +102,9 @@ def mine(
         str | None,
         typer.Option(metavar="NAME", help="The column of --text with the sentences.", show_default=False),
     ] = None,
+    on_bad: Annotated[
+        Literal["error", "skip"], typer.Option(help="What to do with rows that cannot be used.")
+    ] = "error",
 ) -> None:
     """Find hard negatives in your own text, and write triplets."""
     if out.suffix != ".csv":
@@ -113,9 +116,10 @@ def mine(
     import csv
 
     from diffaug.embedder import Embedder
-    from diffaug.files import atomic_file
+    from diffaug.files import atomic_file, check_output
     from diffaug.mining import mine_hard_negatives
 
+    check_output(out)
     triplets = mine_hard_negatives(
         Embedder.from_pretrained(model),
         labels,
@@ -132,6 +136,7 @@ def mine(
         columns=parse_columns(column),
         label_names=parse_labels(label),
         text_column=text_column,
+        on_bad=on_bad,
     )
     with atomic_file(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("anchor", "positive", "negative"), *triplets])

@@ -258,6 +258,7 @@ def predict(
         list[str] | None,
         typer.Option(metavar="ROLE=NAME", help="As --column, for --labels: sentence=body or class=queue."),
     ] = None,
+    on_bad: OnBad = "error",
     device: Device = None,
     trust_remote_code: Trust = False,
 ) -> None:
@@ -269,12 +270,13 @@ def predict(
             raise DiffaugError(f"{option} needs --labels")
     from diffaug.data.documents import read_documents
 
-    lines = read_documents(sentences, parse_columns(column)).sentences
+    lines = read_documents(sentences, parse_columns(column), on_bad=on_bad).sentences
     embedder = load_embedder(model, device, trust_remote_code)
     if labels is not None:
+        from diffaug.data.problems import SKIP_OPTION
         from diffaug.data.read import read_classes
 
-        examples = read_classes(labels, parse_columns(label_column, "--label-column"))
+        examples = read_classes(labels, parse_columns(label_column, "--label-column"), on_bad, SKIP_OPTION)
         embedder.fit_classifier(examples.sentences, examples.classes, kind)  # type: ignore[arg-type] # checked above
         if save is not None:
             embedder.save(save)
@@ -286,7 +288,7 @@ def predict(
             record = {"class": name, "probability": round(share, 6), "sentence": line}
             typer.echo(json.dumps(record, ensure_ascii=False))
         else:
-            typer.echo(f"{name}\t{share:.3f}\t{line}")
+            typer.echo(f"{name}\t{share:.3f}\t{' '.join(line.split())}")  # a line break would look like another row
 
 
 def load_embedder(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import chain, islice
 
 from diffaug.config import parse_yaml
-from diffaug.data.columns import ROLES, Kind, first_row_names, word_count
+from diffaug.data.columns import ROLES, Kind, first_row_names, is_known_name, word_count
 from diffaug.data.labels import parse_score
 from diffaug.data.lines import utf16_name
 from diffaug.data.problems import quoted
@@ -68,11 +68,14 @@ def propose_columns(table: Table) -> list[tuple[Kind, dict[str, str]]]:
     rows = [cells for _, cells in (head[1:] if named else head) if len(cells) == len(names)]
     if table.plain_text or len(rows) < 2 or len(set(names)) < len(names):
         return []
+    if table.may_have_header and not named and any(is_known_name(str(cell)) for cell in first):
+        return []  # a header in which a name is missing or occurs twice
     found: dict[str, list[str]] = {"text": [], "label": [], "score": [], "grade": [], "": []}
     cells_of: dict[str, list[str]] = {}
     for name, column in zip(names, zip(*rows, strict=True), strict=True):
         cells_of[name] = [str(cell).strip() for cell in column]
-        if name:  # pandas writes its index without a name
+        # pandas writes its index without a name; lists and objects of JSON hold no text
+        if name and not isinstance(column[0], (Mapping, list)):
             found[_content(cells_of[name])].append(name)
     texts, labels, scores = found["text"], found["label"] + found["grade"], found["score"] + found["grade"]
     if not texts or (len(names) == 1 and table.may_have_header and not named):

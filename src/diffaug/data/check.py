@@ -23,7 +23,17 @@ from diffaug.data.advice import (
     setting,
     train_command,
 )
-from diffaug.data.columns import Columns, Kind, Layout, find_layout, last_column, recognise
+from diffaug.data.columns import (
+    ROLES,
+    Columns,
+    Kind,
+    Layout,
+    find_layout,
+    is_negatives_name,
+    last_column,
+    recognise,
+    shown_name,
+)
 from diffaug.data.decisive import check_decisive
 from diffaug.data.labels import Label
 from diffaug.data.leakage import find_leakage, sentence_columns
@@ -35,6 +45,7 @@ from diffaug.data.records import (
     PositivePairs,
     ScoredPairs,
     Triplets,
+    normal,
     summary,
     triplets_from_pairs,
 )
@@ -45,6 +56,8 @@ from diffaug.errors import DiffaugError
 _USUAL_TOKENS = 32
 # Of more sentences than this, a sample is tokenised.
 _TOKENISED = 20_000
+# Of the labels of a sentence or pair that has several.
+_SHOWN_VALUES = 4
 _LABEL_ORDER = ("entailment", "neutral", "contradiction", "same", "different")
 _TOKENIZER = Path(__file__).parent.parent / "assets" / "mini" / "tokenizer.json"
 
@@ -226,12 +239,22 @@ def _advice(source: Source, columns: Columns | None, layout: Layout | None) -> l
                 "different, entailment, neutral or contradiction)"
             ]
         if not columns and (layout is None or layout.refusal is not None):
+            proposals = propose_columns(table) if layout is None else _with_negatives(table, layout)
             return [
                 f"by their content, the columns may be {kind.value}; if so, type: "
                 + other_command("diffaug data check", str(source), mapping)
-                for kind, mapping in propose_columns(table)
+                for kind, mapping in proposals
             ]
     return []
+
+
+def _with_negatives(table: Table, layout: Layout) -> list[tuple[Kind, dict[str, str]]]:
+    """The proposed columns for a table that must not be read as positive pairs."""
+    names = layout.column_names(table)
+    if negatives := [name for name in names if is_negatives_name(name)]:
+        chosen = [*(names[index] for index in layout.indices), negatives[0]]
+        return [(Kind.TRIPLETS, dict(zip(ROLES[Kind.TRIPLETS], chosen, strict=True)))]
+    return propose_columns(table)
 
 
 def _add_shared(report: DataReport, data: Any, other: Source) -> None:
@@ -299,8 +322,16 @@ def _describe_classes(data: Classes, report: DataReport, source: str) -> list[st
     if sum(count > 1 for count in usable.values()) < 2:
         report.usable = False
         return ["unusable: at least two classes with two sentences each are needed"]
+    alike: dict[str, str] = {}
+    odd = [
+        f"the classes {quoted(alike[normal(name)])} and {quoted(name)} differ only in case or spaces"
+        for name, _ in sizes
+        if alike.setdefault(normal(name), name) != name
+    ][:_SHOWN_VALUES]
     if single := [name for name, count in sizes if count == 1]:
-        report.add("odd", f"{len(single):,} classes have only one sentence, for example {quoted(single[0])}")
+        odd.append(f"{len(single):,} classes have only one sentence, for example {quoted(single[0])}")
+    if odd:
+        report.add("odd", *odd)
     return [_use("nli", source, "stage 1 and stage 2 of adapt-diffaug and adapt-simcse")]
 
 
@@ -365,9 +396,9 @@ def _describe_scored(pairs: ScoredPairs, report: DataReport, source: str) -> lis
 
 def _columns(table: Table, layout: Layout | None = None) -> str:
     if layout is not None:
-        return ", ".join(layout.column_names(table)) + " (from the header)"
+        return ", ".join(map(shown_name, layout.column_names(table))) + " (from the header)"
     if table.names is not None:
-        return ", ".join(table.names)
+        return ", ".join(map(shown_name, table.names))
     first = table.head()[0][1]
     return f"{len(first)}; the first row: " + ", ".join(quoted(cell, 30) for cell in first[:6])
 
@@ -398,7 +429,8 @@ def _add_repeats(report: DataReport, judged: Mapping[Hashable, set[Any]], rows: 
     if conflicts:
         item, found = next(iter(conflicts.items()))
         shown = " and ".join(quoted(text, 50) for text in cast("Iterable[str]", item))
-        values = " and ".join(sorted(map(str, found)))
+        some = [text if len(text) <= 40 else f"{text[:37]}..." for text in sorted(map(str, found))[:_SHOWN_VALUES]]
+        values = " and ".join(some) + " ..." * (len(found) > _SHOWN_VALUES)
         lines = [f"{len(conflicts):,} {items} occur with different {what}, for example {shown}: {values}"]
     report.add("repeats", _repeats(rows - len(judged), items), *lines)
 

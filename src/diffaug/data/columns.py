@@ -213,6 +213,16 @@ def _why_not_positive_pairs(table: Table, layout: Layout) -> str | None:
     return None
 
 
+def shown_name(name: str) -> str:
+    """A column's name in messages."""
+    return printable(name) or "(no name)"
+
+
+def is_known_name(name: str) -> bool:
+    """Whether a column of that name has a role in one of the kinds."""
+    return _normalise(name) in _KNOWN_NAMES
+
+
 def is_negatives_name(name: str) -> bool:
     """Whether a column of that name seems to hold hard negatives: `negative`, `negative_2` and so on."""
     return _normalise(name).startswith(("neg", "hard_neg", "contradiction"))
@@ -261,7 +271,7 @@ def _missing_columns(
         hint += "rename it to .tsv" if other == "\t" else "rename it to .csv"
         naming = ""
     where = f"{table.name}, line 1" if table.may_have_header else table.name
-    there = ", ".join(printable(name) or "(no name)" for name in names)
+    there = ", ".join(map(shown_name, names))
     return LayoutError(
         f"{where}: no column for {', '.join(wanted)}, which {kind.value} need; the columns are: {there}{hint}",
         missing,
@@ -319,7 +329,7 @@ def _by_content(table: Table, kind: Kind) -> Layout:
 def _refuse_possible_header(table: Table, kind: Kind, head: list[Row], rows: list[Sequence[object]]) -> None:
     """Raise if the first row of a file of text may be a header with unknown names, or the separator is another one."""
     first = head[0][1]
-    has_known_name = any(_normalise(str(cell)) in _KNOWN_NAMES for cell in first)
+    has_known_name = any(is_known_name(str(cell)) for cell in first)
     if has_known_name or (len(first) == 1 and _other_separator(table, [str(cells[0]) for cells in rows])):
         raise _ambiguous(table, kind, head)
     for index, cells in enumerate(zip(*rows[1:], strict=True)):

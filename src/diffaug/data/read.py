@@ -10,6 +10,7 @@ without a gold label and rows of another split are not errors; they are always s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ LabelNames = Mapping[Any, str]
 
 WITHOUT_GOLD = "without a gold label"
 _WITH_VALUE = (Kind.LABELLED_PAIRS, Kind.SCORED_PAIRS, Kind.CLASSES)
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _NOT_MIXED = "all rows must be triplets, or all must be pairs"
 
 
@@ -121,12 +123,15 @@ def read_scored_pairs(
     return pairs
 
 
-def read_classes(source: Source, columns: Columns | None = None, on_bad: OnBad = "error") -> Classes:
+def read_classes(
+    source: Source, columns: Columns | None = None, on_bad: OnBad = "error", how_to_skip: str = HOW_TO_SKIP
+) -> Classes:
     """Sentences with a class from the columns ``text, label``, ``sentence, class``, ``utterance, intent`` and so on.
 
     A file without header has the class and the text in either order; the column whose short values repeat is the class.
+    ``how_to_skip`` names the setting that skips bad rows, for messages.
     """
-    classes: Classes = _read(source, Kind.CLASSES, columns, on_bad)
+    classes: Classes = _read(source, Kind.CLASSES, columns, on_bad, how_to_skip=how_to_skip)
     return classes
 
 
@@ -196,8 +201,9 @@ def _read(
     on_bad: OnBad,
     labels: LabelNames | None = None,
     split: str | None = None,
+    how_to_skip: str = HOW_TO_SKIP,
 ) -> Any:
-    table, reporter = open_source(source, on_bad)
+    table, reporter = open_source(source, on_bad, how_to_skip)
     return read_table(table, find_layout(table, kind, columns), reporter, labels, split)
 
 
@@ -317,10 +323,16 @@ class _LabelParser:
 
 def _parse_score(cell: object) -> float | _Bad:
     score = parse_score(cell)
-    return _Bad("invalid score", f"the score {quoted(cell)} is not a number") if score is None else score
+    if score is None:
+        unclear = isinstance(cell, str) and _THOUSANDS.fullmatch(cell.strip())
+        why = ": it may be a thousand or a fraction, so write a decimal point" if unclear else ""
+        return _Bad("invalid score", f"the score {quoted(cell)} is not a number{why}")
+    return score
 
 
 def _parse_class(cell: object) -> str | _Bad:
+    if isinstance(cell, (Mapping, list, tuple)):  # of JSON or Python
+        return _Bad("no class", f"the class is a list or an object, not a word or a number: {quoted(cell)}")
     if isinstance(cell, float) and cell.is_integer():  # a column of numbers with an empty cell
         cell = int(cell)
     name = "" if cell is None or cell is MISSING or cell != cell else str(cell).strip()  # nan differs from itself

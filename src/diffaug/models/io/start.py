@@ -49,6 +49,13 @@ def load_start(source: str) -> Start:
 
 
 def refuse_run_folder(source: str, folder: Path) -> None:
-    """Raise if the folder is that of a run, whose model is in a subfolder."""
+    """Raise if the folder is that of a run or of adapt, whose model is in a subfolder."""
     if (folder / "recipe.yaml").is_file() and is_saved_model(folder / "best"):
         raise DiffaugError(f"{source} is the folder of a run; load its model: {Path(source) / 'best'}")
+    if (folder / "adapt.json").is_file():
+        if is_saved_model(folder / "model"):
+            raise DiffaugError(f"{source} is a folder of diffaug adapt; load its model: {Path(source) / 'model'}")
+        raise DiffaugError(
+            f"{source} is a folder of diffaug adapt without a model, since none was better than the one that it began "
+            "with; load that one"
+        )
