@@ -69,7 +69,7 @@ def tune(
 ) -> TuneResult:
     """Search for the settings of a recipe with the highest dev score.
 
-    The recipe as it is is trained first, then ``trials`` other settings, which Optuna proposes. The dev pairs are
+    The unchanged recipe is trained first, then ``trials`` other settings, which Optuna proposes. The dev pairs are
     divided: one half chooses checkpoints and settings, the other half reports what the choice is worth, beside the
     default settings. With test pairs, all dev pairs choose and the test pairs report. The recipe's seed decides the
     division, what is proposed, and every training run.
