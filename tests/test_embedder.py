@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import warnings
@@ -174,6 +175,21 @@ def test_repeats_over_several_windows(
     monkeypatch.setattr(module, "_WINDOW", 7)
     np.testing.assert_allclose(embedder.encode(texts), expected, atol=1e-5)
     assert sum(len(rows) for rows in batches) == 50
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no malloc_trim")
+def test_free_memory_returns_to_the_system_after_each_window(
+    shared: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    blocks = [bytes(2_000) for _ in range(100_000)]
+    full = resident()
+    blocks = blocks[-1:]  # the last one keeps glibc from returning what is below it
+    monkeypatch.setattr(module, "_WINDOW", 16)
+    shared.encode(many(30))
+    assert full - resident() > 100_000_000
 
 
 def test_batch_size_is_respected(embedder: Embedder, batches: list[PaddedBatch]) -> None:

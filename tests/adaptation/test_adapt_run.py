@@ -294,3 +294,16 @@ def test_the_command_prints_table_verdict_and_model(tiny_bert: Path, tmp_path: P
     assert "40 more labels would bring" in result.stdout
     assert result.stdout.count("labels   accuracy") == 4
     shutil.rmtree(tmp_path / "out" / "model")
+
+
+def test_the_command_says_how_to_forecast_a_trained_candidate(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefer(monkeypatch, "DiffAug")
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text("".join(json.dumps(row) + "\n" for row in scored()))
+    arguments = [str(tiny_bert), "--labels", str(labels), "--out", str(tmp_path / "out"), "--folds", "2"]
+    result = CliRunner().invoke(app, ["adapt", *arguments, "--only", "DiffAug", "--only", "linear map"])
+    assert result.exit_code == 0, result.output
+    assert "points with linear map" in result.stdout
+    assert 'with the same options and --candidate "DiffAug"' in " ".join(result.stdout.split())

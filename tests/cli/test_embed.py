@@ -336,6 +336,9 @@ def test_index_commands(run: Run, tmp_path: Path, tiny_bert: Path) -> None:
     found = run("search", "--index", index, "hot", "--filter", "id = '5'", "--hybrid", model=None)
     assert found.out.endswith("id=5  Coffee is hot\n")
     assert found.out.count("\n") == 1
+    tickets.write_text("text\nA dog runs\n", "utf-8")
+    refused = run("index", "add", index, tickets, model=None)  # before anything is encoded
+    assert f"error: {tickets} has no column 'id'; the documents must have the columns of the index" in refused.err
     assert "exists already" in run("index", "build", tickets, "-o", index, model=None).err
     assert sorted(os.listdir(tmp_path)) == ["i", "t.csv"]
 

@@ -45,17 +45,20 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 ROOT = Path(__file__).parents[2]
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
+# Ray runs workers with a low priority. On a busy machine they would take minutes to start and to end.
+NICENESS = "RAY_worker_niceness"
 LOST = "a worker on the Ray cluster was lost"
 
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Any]:
     """A head without cores, for the server only."""
+    os.environ[NICENESS] = "0"
     head = {**NODE, "num_cpus": 0, "include_dashboard": False, "ray_client_server_port": 24_601}
     cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     os.environ["RAY_ADDRESS"] = cluster.address
     yield cluster
-    del os.environ["RAY_ADDRESS"]
+    del os.environ["RAY_ADDRESS"], os.environ[NICENESS]
     cluster.shutdown()
 
 

@@ -107,6 +107,18 @@ def test_many_files_are_read_in_order(embedder: Embedder, tmp_path: Path, given:
     assert [record["sentence"] for record in records] == TEXTS
 
 
+def test_every_line_of_a_pipe_is_encoded(embedder: Embedder, tmp_path: Path) -> None:
+    ours, theirs = os.pipe()  # as <(COMMAND) in a shell
+    os.write(theirs, "".join(f"{text}\n" for text in TEXTS).encode())
+    os.close(theirs)
+    embedder.encode_files(f"/dev/fd/{ours}", tmp_path / "v.jsonl")
+    os.close(ours)
+    assert [json.loads(line)["sentence"] for line in (tmp_path / "v.jsonl").open()] == TEXTS
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(DiffaugError, match=r"pipe\.csv is a pipe, and a table is read twice; write it to a file first"):
+        DocumentReader(tmp_path / "pipe.csv")
+
+
 def test_columns_must_be_the_same_in_all_files(embedder: Embedder, tmp_path: Path) -> None:
     write(tmp_path / "a.csv", [{"id": 1, "text": "A dog."}])
     write(tmp_path / "b.jsonl", [{"text": "A cat."}])
@@ -140,6 +152,27 @@ def test_types_of_json_columns(embedder: Embedder, tmp_path: Path) -> None:
     late[-1]["n"] = 2
     with pytest.warns(UserWarning, match="line 1,201: the column 'new' first occurs here and is not carried along"):
         embedder.encode_files(write(tmp_path / "b.jsonl", late), tmp_path / "c")
+
+
+def test_half_a_surrogate_pair_is_a_question_mark(embedder: Embedder, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text": "A \ud800 dog.", "more": "\udfff"}, {"text": "A cat.", "more": None}])
+    embedder.encode_files(path, tmp_path / "out")
+    embedder.encode_files(path, tmp_path / "v.jsonl")
+    for rows in (read(tmp_path / "out")[0].to_pylist(), map(json.loads, (tmp_path / "v.jsonl").open())):
+        assert [(row["sentence"], row["more"]) for row in rows] == [("A ? dog.", "?"), ("A cat.", None)]
+
+
+def test_vectors_of_no_sentences(embedder: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    for name in ("out", "v.parquet"):
+        assert embedder.encode_files(tmp_path / "empty.txt", tmp_path / name).rows == 0
+    with pytest.raises(DiffaugError, match=r"out contains no sentences"):
+        StoredVectors.open(tmp_path / "out")
+    stored = StoredVectors.open(tmp_path / "v.parquet")
+    assert stored is not None
+    assert embedder.search(stored, "A dog.") == []
+    with pytest.raises(DiffaugError, match=r"v\.parquet contains no sentences"):
+        stored.load()
 
 
 @pytest.mark.parametrize("name", ["out", "v.npy", "v.jsonl", "v.parquet"])

@@ -70,6 +70,7 @@ def test_filters_and_full_text(embedder: Embedder, built: Index) -> None:
     hybrid = built.search(query, 3, texts=["garden 11"])[0]
     assert "The garden number 11 is here." in [hit.sentence for hit in hybrid]
     assert hybrid[0].score >= hybrid[-1].score
+    assert len(built.search(query, 3, texts=[""])[0]) == 3
 
 
 def test_documents_are_added(embedder: Embedder, tmp_path: Path) -> None:
@@ -83,6 +84,28 @@ def test_documents_are_added(embedder: Embedder, tmp_path: Path) -> None:
     assert [found.index for found in again.search(embedder.encode(["A dog."]), 60)[0] if found.index >= 40] != []
     hybrid = again.search(embedder.encode(["A dog."]), 2, texts=["market 11"])[0]
     assert "The market number 11 is here." in [hit.sentence for hit in hybrid]
+
+
+def test_all_documents_are_added_or_none(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index.build(tmp_path / "index", encoded(embedder, tmp_path / "v", TEXTS[:40]))
+    more = encoded(embedder, tmp_path / "w", TEXTS[40:], start=40)
+
+    def fail(*_: Any) -> None:
+        raise DiffaugError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "_update", fail)
+        with pytest.raises(DiffaugError, match="no space left"):
+            index.add(more)
+        assert (index.rows, Index.open(tmp_path / "index").rows) == (40, 40)
+        # As in a process that is killed: nothing can be removed any more.
+        patch.setattr(Index, "_undo_unfinished", lambda _: None)
+        with pytest.raises(DiffaugError, match="no space left"):
+            index.add(more)
+    again = Index.open(tmp_path / "index")
+    assert again.add(more) == 20
+    assert again.rows == 60
+    assert sorted(hit.index for hit in again.search(embedder.encode(["A dog."]), 99)[0]) == list(range(60))
 
 
 def test_other_models_and_columns_are_refused(

@@ -67,6 +67,7 @@ def adapt(
     from rich.console import Console
 
     from diffaug.adaptation import adapt as run
+    from diffaug.adaptation.candidates import UNTOUCHED
     from diffaug.tabular import rich_table
 
     with resumable(out):
@@ -93,6 +94,11 @@ def adapt(
     typer.echo(result.verdict)
     if result.forecast is not None:
         typer.echo(result.forecast.words())
+        if result.chosen not in (UNTOUCHED, result.forecast.candidate):
+            typer.echo(
+                f"A forecast of {result.chosen} takes longer, since it trains several times: diffaug forecast with the "
+                f'same options and --candidate "{result.chosen}"'
+            )
     typer.echo(f"model      {result.model or model}   ({result.seconds:.0f} s)")
     if result.model is not None:
         command = "predict sentences.txt" if "class" in result.labels else "encode sentences.txt -o vectors.npy"

@@ -16,6 +16,7 @@ from diffaug.cli.plugins import Plugins
 from diffaug.files import check_output
 
 if TYPE_CHECKING:
+    from diffaug.inference.index import Index
     from diffaug.inference.stored import StoredVectors
 
 Sources = Annotated[
@@ -72,7 +73,7 @@ def add(
     found = Index.open(index)
     model = model or found.vectors.model
     width = found.vectors.width
-    with _vectors(sources, index, column, keep, on_bad, model, width, device, trust_remote_code) as vectors:
+    with _vectors(sources, index, column, keep, on_bad, model, width, device, trust_remote_code, found) as vectors:
         added = found.add(vectors)
     typer.echo(f"{added:,} documents added, now {found.rows:,} -> {index}; {found.quality}", err=True)
 
@@ -88,14 +89,19 @@ def _vectors(
     truncate_dim: int | None,
     device: str | None,
     trust_remote_code: bool,
+    extended: Index | None = None,
 ) -> Iterator[StoredVectors | Path]:
     """Vectors that were computed before, or those of other files, computed now and stored until the index is built."""
+    from diffaug.data.documents import DocumentReader
     from diffaug.inference.stored import StoredVectors
 
     stored = StoredVectors.open(sources, verify=True)
     if stored is not None:
         yield stored
         return
+    if extended is not None:  # before all documents are encoded
+        reader = DocumentReader(sources, parse_columns(column), keep, on_bad)
+        extended.require_columns(reader.columns, sources[0])
     embedder = load_embedder(model, device, trust_remote_code, truncate_dim)
     index.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{index.name}.", dir=index.parent) as folder:

@@ -146,6 +146,8 @@ class DocumentReader:
     def _inspect(self, source: str) -> tuple[tuple[str, ...], dict[str, list[Any]]]:
         """The names and the first values of the other columns."""
         if is_table(source):
+            if _is_stream(source):
+                raise DiffaugError(f"{source} is a pipe, and a table is read twice; write it to a file first")
             table, layout, _ = self._open(source)
             places = dict(self._others(table, layout))
             rows = [cells for _, cells in table.head()[1 if layout.header else 0 :]]
@@ -156,7 +158,7 @@ class DocumentReader:
                 raise DiffaugError(
                     f"{option} is for .csv, .tsv, .jsonl and .parquet files; {source} is read line by line"
                 )
-        if source != STDIN:
+        if not _is_stream(source):
             try:
                 Path(source).open("rb").close()
             except OSError as error:
@@ -221,6 +223,11 @@ def is_table(source: str) -> bool:
     return source.startswith(HUB_PREFIX) or (source != STDIN and _format(Path(source)) in _TABLES)
 
 
+def _is_stream(source: str) -> bool:
+    """Whether a source can be read only once: standard input, or a pipe such as <(COMMAND) in a shell."""
+    return source == STDIN or Path(source).is_fifo() or Path(source).is_char_device()
+
+
 def is_data_file(path: Path) -> bool:
     """Whether a file in a folder of data is read."""
     return _format(path) in {".txt", *_TABLES}
@@ -232,7 +239,7 @@ def _format(path: Path) -> str:
 
 
 def _estimated_rows(source: str) -> int | None:
-    if source == STDIN or source.startswith(HUB_PREFIX):
+    if source.startswith(HUB_PREFIX) or _is_stream(source):
         return None
     path = Path(source)
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -68,6 +70,8 @@ def encode_texts(
             truncated += too_long
             for batch in length_batches([len(row) for row in ids], len(collator.template), devices, batch_size):
                 yield window[batch], [ids[i] for i in batch]
+            if len(window) == _WINDOW:
+                _return_memory()
 
     def embed(runner: Runner, batch: tuple[NDArray[np.int64], list[list[int]]]) -> None:
         indices, ids = batch
@@ -119,6 +123,16 @@ def length_batches(
 def token_budget(devices: Sequence[torch.device]) -> int:
     """Tokens per batch that suit all of these devices."""
     return min(_TOKEN_BUDGET.get(device.type, _TOKEN_BUDGET["cpu"]) for device in devices)
+
+
+def _return_memory() -> None:
+    """Return free memory to the system.
+
+    Without this, glibc keeps what the threads of the runners free, in pieces that larger batches do not fit into, and a
+    long encode takes more and more memory.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # another C library or system
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def unit(vectors: Vectors) -> Vectors:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from diffaug.data.documents import Documents
 from diffaug.errors import DiffaugError
-from diffaug.files import atomic_file, atomic_folder, exclusive_lock
+from diffaug.files import atomic_file, atomic_folder, exclusive_lock, write_text
 from diffaug.inference.encode import unit
 from diffaug.inference.manifest import VectorSet
 from diffaug.inference.parquet import EMBEDDING, SENTENCE, pyarrow_modules
@@ -31,6 +32,8 @@ RECALL_GOAL = 0.95
 _TABLE = "documents"
 _DESCRIPTION = "diffaug-index.json"
 _FORMAT = "diffaug index 2"
+# Holds the version of the table before documents that are being added.
+_ADDING = ".adding"
 _VECTOR, _ROW = "vector", "row_number"
 # Partitions to search, and how many times k candidates are compared with their exact vectors. A partition has some
 # thousand rows.
@@ -162,7 +165,8 @@ class Index(VectorStore):
     def add(self, source: str | Path | Sequence[str | Path] | StoredVectors) -> int:
         """Add documents without building the index again; return their number.
 
-        All of them are added, or, after an error, none.
+        All of them are added, or, after an error, none. What a process that was killed has added is removed by the next
+        call.
 
         Raises:
             DiffaugError: they have vectors of another model or other columns, or another process is adding documents.
@@ -174,18 +178,31 @@ class Index(VectorStore):
                 f"the index {self.folder} has vectors of width {self.vectors.width}, but {rows.name} of "
                 f"{rows.vectors.width}; encode it with --truncate-dim {self.vectors.width}"
             )
-        for name in {*self.vectors.columns, *rows.vectors.columns}:
-            for there, what in ((self.vectors.columns, f"the index {self.folder}"), (rows.vectors.columns, rows.name)):
-                if name not in there:
-                    raise DiffaugError(
-                        f"{what} has no column {name!r}; the documents must have the columns of the index"
-                    )
+        self.require_columns(rows.vectors.columns, rows.name)
         with exclusive_lock(self.folder / ".lock", f"the index {self.folder} is in use by another process"):
             self._table.checkout_latest()
-            before = self.rows
-            self._append(rows, self._table.schema)
-            self._update()
+            self._undo_unfinished()
+            before, qualities = self.rows, (self.recall, self.missed)
+            write_text(self.folder / _ADDING, str(self._table.version))
+            try:
+                self._append(rows, self._table.schema)
+                self._update()
+                (self.folder / _ADDING).unlink()
+            except BaseException:
+                self.recall, self.missed = qualities
+                with suppress(Exception):  # for example if the disk is full; then the next call does it
+                    self._undo_unfinished()
+                raise
             return self.rows - before
+
+    def require_columns(self, columns: Sequence[str], name: str) -> None:
+        """Raise an error if documents with these columns, in ``name``, cannot be added."""
+        for column in {*self.vectors.columns, *columns}:
+            for there, what in ((self.vectors.columns, f"the index {self.folder}"), (columns, name)):
+                if column not in there:
+                    raise DiffaugError(
+                        f"{what} has no column {column!r}; the documents must have the columns of the index"
+                    )
 
     def search(
         self, queries: Vectors, k: int, *, where: str | None = None, texts: Sequence[str] | None = None
@@ -217,7 +234,7 @@ class Index(VectorStore):
             search = self._table.search(query, vector_column_name=_VECTOR).select([*columns, "_distance"])
         else:
             search = self._table.search(query_type="hybrid", vector_column_name=_VECTOR, fts_columns=SENTENCE)
-            search = search.vector(query).text(text)
+            search = search.vector(query).text(text or " ")  # LanceDB refuses an empty text, not one without words
         search = search.distance_type(_DISTANCE).limit(k)
         if recall is None:
             search = search.bypass_vector_index()
@@ -274,6 +291,13 @@ class Index(VectorStore):
                 raise failures[0] from error
             reason = " ".join(str(error).split())[:300]
             raise DiffaugError(f"the documents cannot be added to the index {self.folder}: {reason}") from error
+
+    def _undo_unfinished(self) -> None:
+        """Remove documents whose adding has not ended."""
+        adding = self.folder / _ADDING
+        if adding.is_file():
+            self._table.restore(int(adding.read_text()))
+            adding.unlink()
 
     def _update(self) -> None:
         """Bring the indexes up to date, measure the recall and write the description."""

@@ -70,8 +70,8 @@ def arrow_table(documents: Documents, stored: NDArray[Any], schema: Any) -> Any:
         if pyarrow.types.is_string(field.type):
             values = [_text(value) for value in values]
         try:
-            arrays.append(pyarrow.array(values, field.type))
-        except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError, TypeError, ValueError) as error:
+            arrays.append(_array(values, field.type))
+        except (pyarrow.ArrowException, OverflowError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise DiffaugError(
                 f"the column {field.name!r} is {field.type} in the first rows and has another type later ({reason}); "
@@ -100,6 +100,15 @@ def _type(values: list[Any]) -> Any:
     if kinds <= {str, bool, int, float, list, dict}:
         return pyarrow.string()
     return pyarrow.array(values).type  # dates and other types of a data set on the hub
+
+
+def _array(values: list[Any], kind: Any) -> Any:
+    pyarrow, _ = pyarrow_modules()
+    try:
+        return pyarrow.array(values, kind)
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON may contain; .jsonl files also get a question mark
+        valid = [one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in values]
+        return pyarrow.array(valid, kind)
 
 
 def _text(value: Any) -> str | None:

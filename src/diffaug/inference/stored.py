@@ -63,6 +63,8 @@ class StoredVectors(VectorStore):
         sets = [_read_set(file) for file in files]
         present = [one for one in sets if one is not None]
         if not present:
+            if not files:  # of a folder without shards
+                raise DiffaugError(f"{given[0]} contains no sentences")
             return None
         first = present[0][0]
         for file, one in zip(files, sets, strict=True):
@@ -82,7 +84,13 @@ class StoredVectors(VectorStore):
             yield Documents(batch.column(SENTENCE).to_pylist(), columns), vectors
 
     def load(self) -> tuple[Documents, Vectors]:
-        """All rows with their vectors in float32."""
+        """All rows with their vectors in float32.
+
+        Raises:
+            DiffaugError: there are none.
+        """
+        if not self.rows:
+            raise DiffaugError(f"{self.name} contains no sentences")
         blocks = list(self.blocks())
         columns = {
             name: [v for documents, _ in blocks for v in documents.columns[name]] for name in self.vectors.columns
