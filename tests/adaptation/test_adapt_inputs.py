@@ -76,7 +76,7 @@ def test_bad_labels_are_one_sentence(kind: str, tiny_bert: Path, tmp_path: Path)
     ("dev", "message"),
     [
         (lambda: [{"text": f"{text} ", "label": "dog"} for text in STATEMENTS[:3]] + _fresh("dog")[3:], "3 of 20 rows"),
-        (lambda: _fresh("bird"), "1 classes of the dev labels are not among those of the labels, such as 'bird'"),
+        (lambda: _fresh("bird"), "1 classes of the dev labels have no labels, such as 'bird'"),
         (scored, "the dev labels are scored pairs, the labels sentences with a class"),
         (lambda: _fresh("dog")[:5], "the dev labels are 5 rows"),
     ],

@@ -122,8 +122,8 @@ def _check_dev(labelled: Labelled, held: Labelled, report: Callable[[str], None]
         unknown = sorted(set(held.classes) - set(labelled.classes))
         if unknown:
             raise DiffaugError(
-                f"{len(unknown)} classes of the dev labels are not among those of the labels, such as {unknown[0]!r}; "
-                "add sentences of these classes, or remove them"
+                f"{len(unknown)} classes of the dev labels have no labels, such as {unknown[0]!r}; add labels of these "
+                "classes, or remove their dev labels"
             )
     known = set(map(normal, _cells(labelled)))
     shared = [sum(normal(cell) in known for cell in row) for row in zip(*held.texts(), strict=True)]
