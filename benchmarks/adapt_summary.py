@@ -92,9 +92,9 @@ def scores_table(cases: Mapping[str, Runs]) -> list[str]:
 
 
 def _cell(scores: Sequence[float], best: float) -> str:
-    """The mean and the standard deviation over draws."""
+    """The mean and the standard deviation over draws, with spaces at which no line is broken."""
     middle = f"{mean(scores):.1f}"
-    spread = f" ± {stdev(scores):.1f}" if len(scores) > 1 and stdev(scores) > 0.05 else ""
+    spread = f"\u00a0±\u00a0{stdev(scores):.1f}" if len(scores) > 1 and stdev(scores) > 0.05 else ""
     return (f"**{middle}**" if float(middle) >= best else middle) + spread
 
 

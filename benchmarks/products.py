@@ -1,8 +1,9 @@
 """How fast are the matrix products of an encoder on this CPU: in PyTorch, ONNX Runtime and NumPy, on one thread?
 
 Each has its own library for them (MKL, MLAS, OpenBLAS; PyTorch also oneDNN, as `diffaug.kernels.onednn` uses it), and
-which instructions a library uses depends on the CPU. The shapes are those of all-MiniLM-L6-v2 for a batch of 1,024 tokens. All run in one process; a figure is that of the
-fastest of many repetitions, in seconds of CPU, so that other work on the machine changes it little.
+which instructions a library uses depends on the CPU. The shapes are those of all-MiniLM-L6-v2 for a batch of 1,024
+tokens. All run in one process; a figure is that of the fastest of many repetitions, in seconds of CPU, so that other
+work on the machine changes it little.
 
     python benchmarks/products.py --save
 """

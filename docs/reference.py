@@ -29,11 +29,13 @@ def commands_page() -> str:
         lines += ["", f"## {name}", "", *inspect.cleandoc(command.help or "").splitlines()]
         context = command.context_class(command, info_name=name)
         rows = [record for parameter in command.params if (record := parameter.get_help_record(context))]
-        usage = re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), command.get_usage(context).removeprefix("Usage: "))
+        usage = re.sub(r"\{\w+\}|\[\w+\]", lambda name: name[0].strip("{}").upper(), command.get_usage(context))
+        usage = re.sub(r"\{(.*\.\.\.)\}\.\.\.", r"\1", usage.removeprefix("Usage: "))
         lines += ["", "```text", usage, "```"]
         if rows := [(names, meaning) for names, meaning in rows if "--help" not in names]:
-            lines += ["", "| argument or option | meaning |", "|---|---|"]
-        lines += [f"| `{_names(names)}` | {_cell(meaning)} |" for names, meaning in rows]
+            lines += ["", '<div class="stacked" markdown>', "", "| argument or option | meaning |", "|---|---|"]
+            lines += [f"| `{_names(names)}` | {_cell(meaning)} |" for names, meaning in rows]
+            lines += ["", "</div>"]
     return "\n".join(lines) + "\n"
 
 
@@ -103,7 +105,12 @@ def _section(field: dataclasses.Field[Any]) -> type | None:
 def _table(owner: type, fields: list[dataclasses.Field[Any]], prefix: str) -> list[str]:
     described = descriptions(owner)
     # The class lets the style sheet (assets/site.css) arrange the table on a phone.
-    rows = ['<div class="described" markdown>', "", "| setting | type | default | meaning |", "|---|---|---|---|"]
+    rows = [
+        '<div class="stacked described" markdown>',
+        "",
+        "| setting | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
     for f in fields:
         rows.append(f"| `{prefix}{f.name}` | {_type(f)} | {_default(f)} | {_cell(described.get(f.name, ''))} |")
     return [*rows, "", "</div>"]

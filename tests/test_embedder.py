@@ -178,9 +178,7 @@ def test_repeats_over_several_windows(
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no malloc_trim")
-def test_free_memory_returns_to_the_system_after_each_window(
-    shared: Embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_memory_returns_to_the_system_after_each_window(shared: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -326,8 +326,8 @@ def _reachable(address: str) -> bool:
 
 def _head_lost(reason: str) -> DiffaugError:
     return DiffaugError(
-        f"the Ray cluster has lost its head node ({reason[:200]}); finished work is stored, and the same command goes "
-        "on when the cluster is back"
+        f"the Ray cluster has lost its head node ({reason[:200]}); finished work is stored, and the same command "
+        "continues when the cluster is back"
     )
 
 

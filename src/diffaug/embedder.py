@@ -243,7 +243,7 @@ class Embedder:
             workers: encode in this many processes, each with its own model, by default on all GPUs in turn.
             engine: ``"ray"`` encodes on the nodes of a Ray cluster, in ``workers`` processes or in one per GPU or core.
             overwrite: start again instead of continuing.
-            show_progress: show a bar or, in a log, a line a minute on standard error; default: for long work.
+            show_progress: show a bar or, in a log, one line per minute on standard error; default: for long work.
 
         Raises:
             DiffaugError: an input cannot be read, or the output is in use, belongs to another model or cannot be

@@ -38,7 +38,7 @@ class NegativeRules:
         min_score: the lowest.
         absolute_margin: a negative's cosine is at least this much below the positive's; of several positives of an
             anchor, below that of the least similar one.
-        relative_margin: likewise, as a part of the positive's cosine: 0.05 is at most 95 % of it.
+        relative_margin: likewise, as a fraction of the positive's cosine: 0.05 is at most 95 % of it.
     """
 
     range_min: int = 0

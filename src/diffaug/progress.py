@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal; in a log nothing, or a line a minute."""
+"""Progress on standard error: a bar on a terminal; in a log nothing, or one line per minute."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Ca
 def rate_progress(
     what: str, unit: str, total: int | None, done: int = 0, show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Like `progress_bar`, with a rate and, in a log, a line a minute.
+    """Like `progress_bar`, with a rate and, in a log, one line per minute.
 
     Args:
         what: what is done, such as "encoding".

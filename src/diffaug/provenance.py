@@ -105,7 +105,7 @@ class RunProvenance:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, DiffaugError) as error:
-            raise DiffaugError(f"{path} is damaged ({error}); remove it to go on without comparing inputs") from error
+            raise DiffaugError(f"{path} is damaged ({error}); remove it to continue without a comparison") from error
 
     def changed(self, now: RunProvenance) -> Changes:
         """What differs ``now``. Files are compared by content and order, not by name; what one side lacks is ignored.

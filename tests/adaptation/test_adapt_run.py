@@ -248,7 +248,7 @@ def test_an_interrupted_call_is_continued(tiny_bert: Path, tmp_path: Path, monke
     ):
         with pytest.raises(DiffaugError, match=message):
             adapt(tiny_bert, scored(), tmp_path / "out", **{"folds": 2, "only": ["SimCSE", "linear map"], **change})
-    with pytest.raises(DiffaugError, match="was begun with something else"):
+    with pytest.raises(DiffaugError, match="was started with other inputs or settings"):
         adapt(tiny_bert, scored()[:-1], tmp_path / "out", folds=2, only=["SimCSE", "linear map"])
     lines: list[str] = []
     again = call(tmp_path / "out", ["simcse", "Linear Map"], lines.append)

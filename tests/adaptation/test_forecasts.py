@@ -87,5 +87,5 @@ def test_a_candidate_that_trains(tiny_bert: Path, monkeypatch: pytest.MonkeyPatc
     assert len(found.sizes) == 3
     assert lines[0] == "SimCSE is trained 6 times"
     assert len(lines) == 7
-    with pytest.raises(DiffaugError, match="needs two classes with 12 sentences"):
+    with pytest.raises(DiffaugError, match="needs two classes with 12 sentences each"):
         forecast(tiny_bert, classes(), candidate="SimCSE")

@@ -359,7 +359,7 @@ def test_ctrl_c_says_how_to_go_on(run: Run, text: Path, tmp_path: Path, monkeypa
     result = run(*command)
     assert (result.code, result.err) == (
         130,
-        "interrupted: 2 sentences in 1 finished shards are stored; the same command goes on from there\n",
+        "interrupted: 2 sentences in 1 finished shards are stored; the same command continues from there\n",
     )
     assert run(*command).err == f"5 vectors of width 32 -> {tmp_path / 'v'} (2 of them earlier)\n"
 

@@ -87,7 +87,7 @@ def test_own_recipes_at_several_values_of_a_setting_on_own_tasks(spec: Path) -> 
     assert "4 finished, 0 failed, 2 to do." in run(spec, "--dry-run")
     # Rows that were run cannot be changed.
     change(spec, rows=[{**rows[0], "changes": ["stage2.steps=1"]}, rows[1]])
-    with pytest.raises(DiffaugError, match="begun with other cells"):
+    with pytest.raises(DiffaugError, match="started with other cells"):
         run(spec)
 
 

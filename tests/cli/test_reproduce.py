@@ -139,7 +139,7 @@ def test_a_budget_may_be_described_better_half_way(
         run(*arguments, "--budget", str(budget), code=130)
     assert "Tried out" in Grid.open(tmp_path / "grid").plan_info["notes"]
     budget.write_text(text.format("Well tried", "2e-5"), "utf-8")
-    with pytest.raises(DiffaugError, match=r"begun with other cells.*learning_rate=1e-5 then"):
+    with pytest.raises(DiffaugError, match=r"started with other cells.*learning_rate=1e-5 then"):
         run(*arguments, "--budget", str(budget))
 
 

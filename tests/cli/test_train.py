@@ -84,7 +84,7 @@ def test_a_mistake_in_a_setting_costs_no_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (None, "holds something already"),
+        (None, "is not empty; choose another folder"),
         ("stage2.learning_rte=1", "did you mean 'learning_rate'"),
         ("loop.trackers=[nothing]", "there is no tracker 'nothing'"),
         ("data.nli=nothing.csv", "there is no file nothing.csv"),

@@ -451,7 +451,7 @@ def test_an_encode_whose_cluster_loses_its_head(
         patch.setattr(cluster_module, "_PATIENCE", 1.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with pytest.raises(DiffaugError, match=r"has lost its head node .* the same command goes on"):
+            with pytest.raises(DiffaugError, match=r"has lost its head node .* the same command continues"):
                 embedder.encode_files(source, tmp_path / "out", shard_size=500, engine="ray")
     assert not ray.is_initialized()
     result = embedder.encode_files(source, tmp_path / "out", shard_size=500)

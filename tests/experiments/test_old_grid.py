@@ -62,9 +62,9 @@ def test_it_is_continued(folder: Path) -> None:
 
 def test_its_runs_are_taken_over(folder: Path) -> None:
     listed = run("--out", "new", "--reuse", "grid", "--dry-run")
-    assert "0 of them taken over from grid." in listed
-    assert "3 runs not taken over from grid (without a record of data and models; --force takes them over)." in listed
-    assert "3 of them taken over from grid." in run("--out", "new", "--reuse", "grid", "--force", "--dry-run")
+    assert "0 of them copied from grid." in listed
+    assert "3 runs not copied from grid (without a record of data and models; --force copies them)." in listed
+    assert "3 of them copied from grid." in run("--out", "new", "--reuse", "grid", "--force", "--dry-run")
 
 
 def test_it_is_reported(folder: Path, tmp_path: Path) -> None:

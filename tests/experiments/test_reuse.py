@@ -118,7 +118,7 @@ def test_both_rounds_are_taken_over_and_what_differs_is_run(
         cell.name for cell in (*same, second[43])
     )
     assert contents(source.grid.folder) == before
-    assert reuse.news() == [f"3 runs taken over from {source.grid.folder}"]
+    assert reuse.news() == [f"3 runs copied from {source.grid.folder}"]
     assert reuse.news() == []
     # The grid goes on without the other one as well as with it.
     shutil.rmtree(source.grid.folder)
@@ -139,7 +139,7 @@ def test_nothing_that_is_not_finished_and_no_models_unless_they_are_kept(
     # The first of several grids that has a cell gives it.
     sources = Reuse([grid.folder, source.grid.folder], source.plan, slim.folder, TaskFiles((data,)))
     schedule_of(slim, source.plan, sources, keep_model=False)
-    assert sources.news() == [f"1 run taken over from {grid.folder}"]
+    assert sources.news() == [f"1 run copied from {grid.folder}"]
     where = (slim.folder_of(source.cells[1]) / "taken-over.txt").read_text("utf-8")
     assert where == f"{source.grid.folder_of(source.cells[1])}\n"
     assert "best" not in {path.name for path in slim.folder_of(source.cells[1]).iterdir()}
@@ -219,13 +219,13 @@ def test_inputs_that_were_exchanged_after_a_run_are_named(
     _, left = schedule_of(grid, source.plan, reuse)
     assert left == source.cells
     (line,) = reuse.news()
-    assert re.match(rf"2 runs not taken over from {source.grid.folder} \({reason}", line)
+    assert re.match(rf"2 runs not copied from {source.grid.folder} \({reason}", line)
 
     forced = Reuse([source.grid.folder], source.plan, grid.folder, TaskFiles((data,)), force=True)
     _, left = schedule_of(grid, source.plan, forced)
     assert left == []
     (note,) = forced.forced
-    assert re.match(rf"Taken over by force from {source.grid.folder}: {reason}", note)
+    assert re.match(rf"Copied by force from {source.grid.folder}: {reason}", note)
 
 
 def test_joined_files_count_by_their_content(source: Source, data: Path, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_folders_and_experiments_that_do_not_fit(source: Source, data: Path, tmp
     with pytest.raises(DiffaugError, match="nowhere holds no grid"):
         Reuse([folder, tmp_path / "nowhere"], plan, tmp_path / "grid", TaskFiles((data,)))
     for measure in ("time-and-memory", "dropout-divergence"):
-        with pytest.raises(DiffaugError, match="made-up measures more of its runs"):
+        with pytest.raises(DiffaugError, match="made-up measures more than scores"):
             Reuse([folder], plan_of(plan.cells, (42, 43), measure), tmp_path / "grid", data)
 
 
@@ -286,15 +286,15 @@ def test_the_listing_counts_them(source: Source, data: Path, tmp_path: Path) -> 
     grid = begin(tmp_path / "grid", source.plan)
     reuse = Reuse([source.grid.folder], source.plan, grid.folder, TaskFiles((data,)))
     lines = list(listing(grid, source.plan.more, reuse=reuse))
-    assert lines[-2:] == ["0 finished, 0 failed, 3 to do.", f"At least 2 of them taken over from {source.grid.folder}."]
+    assert lines[-2:] == ["0 finished, 0 failed, 3 to do.", f"At least 2 of them copied from {source.grid.folder}."]
     assert not (grid.folder / "cells").exists()
     for cell in source.cells:
         leave(grid, cell, 60.0 + cell.setting, gold_of(data))
     lines = list(listing(grid, source.plan.more, reuse=reuse))
-    assert lines[-2:] == ["2 finished, 0 failed, 1 to do.", f"1 of them taken over from {source.grid.folder}."]
+    assert lines[-2:] == ["2 finished, 0 failed, 1 to do.", f"1 of them copied from {source.grid.folder}."]
     untuned = plan_of(source.cells[1:])
     lines = list(listing(begin(tmp_path / "untuned", untuned), untuned.more, reuse=reuse))
-    assert lines[-1] == f"2 of them taken over from {source.grid.folder}."
+    assert lines[-1] == f"2 of them copied from {source.grid.folder}."
 
 
 def test_a_grid_that_runs(
@@ -321,7 +321,7 @@ def test_a_grid_that_runs(
         reuse = Reuse([source.folder], mine, grid.folder, TaskFiles((data,)))
         assert run_grid(grid, mine, TaskFiles((data,)), reuse=reuse) == []
         assert trained.read_text("utf-8") == "2 42\n2 43\n"
-    assert f"2 runs taken over from {source.folder}\n" in capfd.readouterr().err.replace("\r", "")
+    assert f"2 runs copied from {source.folder}\n" in capfd.readouterr().err.replace("\r", "")
     results = {(cell.row, cell.seed): result for cell, result in grid.results()}
     assert [results["Mine", seed] for seed in (42, 43)] == [result for _, result in source.results()]
     assert len(results) == 4

@@ -369,7 +369,7 @@ def test_runs_of_other_grids_are_counted(tmp_path: Path) -> None:
         (grid.folder_of(cell) / "taken-over.txt").write_text(f"/grids/main/cells/{cell.name}\n", "utf-8")
     summary = summarise(grid, resamples=0)
     assert summary.taken_over == {"/grids/main": 2}
-    assert "2 runs taken over from /grids/main" in notes(summary)
+    assert "2 runs copied from /grids/main" in notes(summary)
 
 
 def test_papers_averages_are_over_our_tasks_where_they_can_be(tmp_path: Path) -> None:

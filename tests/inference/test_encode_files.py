@@ -483,7 +483,7 @@ def test_worker_processes(embedder: Embedder, source: Path, tmp_path: Path, monk
         embedder.encode_files(broken, tmp_path / "b", shard_size=60, workers=1)
     monkeypatch.setattr(workers, "quantize", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(
-        DiffaugError, match="a worker process was killed by SIGKILL in shard 0; the same command goes on"
+        DiffaugError, match="a worker process was killed by SIGKILL in shard 0; the same command continues"
     ):
         embedder.encode_files(source, tmp_path / "c", shard_size=5, workers=1)
 

@@ -149,5 +149,5 @@ def test_tsne_keeps_groups_together_and_is_the_same_every_time(vectors: np.ndarr
 
 def test_tsne_without_scikit_learn_is_an_error(vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    with pytest.raises(DiffaugError, match=r"diffaug\[eval\]"):
+    with pytest.raises(DiffaugError, match=r"diffaug\[report\]"):
         project(vectors, "tsne")

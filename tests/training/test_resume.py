@@ -235,7 +235,7 @@ def test_one_process_at_a_time(recipe: Recipe, reference: Path, tmp_path: Path) 
         patch.setattr(Loop, "_step", disturbed)
         train(recipe, folder, quiet=True)
     assert len(said) == 4
-    assert "holds something already" in said[0]
+    assert "is not empty; choose another folder" in said[0]
     assert all(f"another process is at work in {folder}" in words for words in said[1::2])
     assert_same_result(folder, reference)
 
@@ -256,7 +256,7 @@ def test_of_two_that_begin_together_one_is_refused(
         return exclusive_lock(*arguments)
 
     monkeypatch.setattr(preflight, "exclusive_lock", late)
-    with pytest.raises(DiffaugError, match="holds something already"):
+    with pytest.raises(DiffaugError, match="is not empty; choose another folder"):
         train(recipe, folder, quiet=True)
     assert outcomes[1].model == folder / "best"
     assert_same_result(folder, reference)
@@ -322,7 +322,7 @@ def test_resume_with_other_settings_or_twice_is_refused(
     recipe: Recipe, reference: Path, make_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(reference, tmp_path / "copy")
-    with pytest.raises(DiffaugError, match="holds something already"):
+    with pytest.raises(DiffaugError, match="is not empty; choose another folder"):
         train(recipe, folder, quiet=True)
     with pytest.raises(DiffaugError, match="is finished"):
         train(recipe, folder, resume=True, quiet=True)
@@ -368,7 +368,7 @@ def test_a_recipe_that_is_none_any_more_is_a_clear_error(
     text: str, make_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.yaml").write_text(text, "utf-8")
-    with pytest.raises(DiffaugError, match=r"cannot go on, since its recipe is none any more \(.*recipe\.yaml"):
+    with pytest.raises(DiffaugError, match=r"cannot continue, because its recipe is no longer valid \(.*recipe\.yaml"):
         train(make_recipe(), tmp_path, resume=True, quiet=True)
 
 

@@ -263,7 +263,7 @@ def test_default_settings_stay_if_no_trial_is_better(recipe: Recipe, tmp_path: P
         (["--search", "stage2.temperature=1,2"], "set data.dev"),
         (["--search", "stage2.temperatur=1,2"], "did you mean 'temperature'"),
         (["--search", "stage2.temperature=1,2", "-s", "data.dev=none.csv"], "none.csv"),
-        (["--search", "stage2.temperature=1,2", "-s", "data.dev=few.tsv", "-s", "data.nli=few.tsv"], "are too few"),
+        (["--search", "stage2.temperature=1,2", "-s", "data.dev=few.tsv", "-s", "data.nli=few.tsv"], "at least 20"),
         (["--search", "stage1.steps=1,2", "-r", "simcse-unsup"], "has no stage1"),
     ],
 )

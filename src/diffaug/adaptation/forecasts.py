@@ -167,7 +167,9 @@ def forecast_candidate(
         DiffaugError: it does not learn from the labels, or they are too few.
     """
     if candidate.name == UNTOUCHED and not isinstance(inputs.labelled, Classes):
-        raise DiffaugError(f"the model {UNTOUCHED} does not learn from {inputs.labelled.kind}; name another candidate")
+        raise DiffaugError(
+            f"the candidate {UNTOUCHED!r} does not learn from {inputs.labelled.kind}; name another candidate"
+        )
     shares, draws = (_TRAINED_SHARES, _TRAINED_DRAWS) if candidate.trains else (_SHARES, draws)
     if candidate.spreads:
         draws = min(draws, _SPREADING_DRAWS)  # its classifier learns from all unlabelled text
@@ -175,8 +177,8 @@ def forecast_candidate(
         if isinstance(inputs.labelled, Classes) and Counter(inputs.labelled.classes).most_common(2)[1][1] < 12:
             # Of these, a third of a fold's labels has two sentences to learn from in at least two classes.
             raise DiffaugError(
-                f"a forecast of {candidate.name} needs two classes with 12 sentences; name a candidate that does not "
-                "train the encoder"
+                f"a forecast of {candidate.name} needs two classes with 12 sentences each; name a candidate that does "
+                "not train the encoder"
             )
         report(f"{candidate.name} is trained {len(shares) * draws * len(splits)} times")
     sizes = np.zeros(len(shares))
@@ -207,7 +209,7 @@ def forecast_candidate(
         # the held-out rows of a fold are is no such difference.
         curves += curves.mean((0, 1)) - curves.mean(1, keepdims=True)
     if len({round(size) for size in sizes}) < len(shares):
-        raise DiffaugError(f"{len(inputs.labelled)} labels are too few for a forecast; parts of them are all alike")
+        raise DiffaugError(f"{len(inputs.labelled)} labels are too few for a forecast; add labels")
     gain, low, high, visible = fit_gain(sizes, curves, len(inputs.labelled), more, trials.seed)
     return Forecast(
         candidate.name,

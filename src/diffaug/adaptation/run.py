@@ -279,7 +279,7 @@ def _is_begun(folder: Path) -> bool:
 
 @contextmanager
 def _claimed(folder: Path, request: Mapping[str, Any], used: RunProvenance) -> Iterator[None]:
-    """Lock the folder of a result while the block runs; refuse one that was begun with something else."""
+    """Lock the folder of a result while the block runs; refuse one that was started with other inputs or settings."""
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(folder / _LOCK, f"another process is writing to {folder}"):
         path = folder / _REQUEST
@@ -294,7 +294,8 @@ def _claimed(folder: Path, request: Mapping[str, Any], used: RunProvenance) -> I
             ]
             if changed:
                 raise DiffaugError(
-                    f"{folder} was begun with something else ({'; '.join(changed)}); choose another folder or remove it"
+                    f"{folder} was started with other inputs or settings ({'; '.join(changed)}); choose another folder "
+                    "or remove it"
                 )
         else:
             used.save(folder)

@@ -22,7 +22,7 @@ Text = Annotated[
 Dev = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="Labels of the same kind that decide, instead of cross-validation.", show_default=False
+        metavar="FILE", help="Labels of the same kind to score on, instead of cross-validation.", show_default=False
     ),
 ]
 More = Annotated[int, typer.Option(help="The number of additional labels of the forecast.", min=1)]
@@ -52,10 +52,10 @@ def adapt(
     label: LabelMeanings = None,
     text_column: TextColumn = None,
     on_bad: OnBad = "error",
-    folds: Annotated[int, typer.Option(help="Parts of the labels, each held out once.", min=2, max=10)] = 3,
+    folds: Annotated[int, typer.Option(help="Number of parts of the labels, each held out once.", min=2, max=10)] = 3,
     more: More = 300,
     confidence: Annotated[
-        float, typer.Option(help="How sure a gain must be, from 0.5 to 1; 0.5 takes whatever scores highest.")
+        float, typer.Option(help="Confidence that a gain needs, from 0.5 to below 1; 0.5 takes the highest score.")
     ] = 0.9,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Try only this candidate; repeat for several.")

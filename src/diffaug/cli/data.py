@@ -93,9 +93,9 @@ def mine(
     ] = None,
     relative_margin: Annotated[
         float,
-        typer.Option(help="The same as a part of the positive's cosine; a large negative number switches it off."),
+        typer.Option(help="The same as a fraction of the positive's cosine; a large negative number switches it off."),
     ] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of --sampling random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of --sampling random.")] = 0,
     column: Columns = None,
     label: Labels = None,
     text_column: Annotated[

@@ -94,7 +94,7 @@ def encode(
 ) -> None:
     """Encode each line of text files, including empty lines, or each row of tables.
 
-    Ctrl-C, a crash or a full disk lose at most the shard under way. The same command then goes on.
+    Ctrl-C, a crash or a full disk lose at most the current shard. The same command then continues.
     """
     stream = out == "-"
     path = Path(out)

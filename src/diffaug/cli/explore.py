@@ -57,7 +57,7 @@ def explore(
         typer.Option("--out", "-o", help="Write the table to this .parquet file instead.", show_default=False),
     ] = None,
     host: Annotated[str, typer.Option(help="Address that the viewer listens on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Its port; the next free one if it is taken.")] = 5055,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port; the next free one if it is taken.")] = 5055,
     column: Columns = None,
     on_bad: OnBad = "error",
     device: Device = None,

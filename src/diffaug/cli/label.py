@@ -33,7 +33,8 @@ def label(
         typer.Option(help="What is asked; default: same-different, or that of the answers so far.", show_default=False),
     ] = None,
     classes: Annotated[
-        list[str] | None, typer.Option("--class", help="A class, for --kind classes; repeat it.", show_default=False)
+        list[str] | None,
+        typer.Option("--class", help="A class, for --kind classes; repeat for several.", show_default=False),
     ] = None,
     questions: Annotated[int, typer.Option(min=0, help="Number of questions.")] = 500,
     overlap: Annotated[float, typer.Option(min=0, max=1, help="Fraction of questions that two people answer.")] = 0.2,
@@ -41,7 +42,7 @@ def label(
         list[str] | None,
         typer.Option(help="Never ask about sentences of this file, such as dev or test.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides which questions are asked.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     import_from: Annotated[
         list[Path] | None,
         typer.Option("--import", help="Add answers of Label Studio or Argilla (JSON).", show_default=False),
@@ -77,7 +78,7 @@ def label(
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Ask people about sentences on a page, one question at a time; write the labels to a CSV file.
+    """Serve a labelling page that asks one question at a time, and write the labels to a CSV file.
 
     Answers are stored beside it, in a file that ends in .db. The same command continues.
     """

@@ -97,7 +97,7 @@ class Options:
     ] = None
     force: Annotated[
         bool,
-        typer.Option("--force", help="Continue or take over even if data or models have changed; the tables say so."),
+        typer.Option("--force", help="Continue, or copy runs, even if data or models have changed; the tables say so."),
     ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, and do nothing.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")] = False
@@ -131,7 +131,7 @@ def reproduce(
     spec = paper_spec(experiment)
     for option, value in (("--encoder", options.encoder), ("--data", options.data)):
         if not value:
-            raise typer.BadParameter(f"name it for diffaug reproduce {experiment}", param_hint=option)
+            raise typer.BadParameter(f"diffaug reproduce {experiment} needs it", param_hint=option)
     _run(spec, options)
 
 

@@ -25,10 +25,10 @@ Token = Annotated[
 ]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(help="A name of this server at a reverse proxy on this machine; repeat it.", show_default=False),
+    typer.Option(help="A host name of a reverse proxy on this machine; repeat for several.", show_default=False),
 ]
 MaxBytes = Annotated[int, typer.Option(min=1, help="Largest request, in bytes.")]
-Seconds = Annotated[float, typer.Option(min=0.1, help="Seconds in which a request must have arrived.")]
+Seconds = Annotated[float, typer.Option(min=0.1, help="Seconds within which a request must arrive.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +70,7 @@ def serve(
     plugins: Plugins = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Serve a model over HTTP: embeddings as OpenAI's clients ask for them, similarity, and search with a page."""
+    """Serve a model over HTTP: OpenAI's embeddings API, similarity, and search with a page."""
     require_packages()
     # torch keeps code for each shape of a matrix product on the CPU, by default for 1,024 of them. A server meets new
     # shapes in every batch, so that its memory would grow by hundreds of MB. A batch needs a few dozen.

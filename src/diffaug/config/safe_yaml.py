@@ -94,7 +94,7 @@ def _check_limits(text: str) -> None:
             top.add(*known[event.anchor])
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in known:
-                raise DiffaugError(f"has the alias *{event.anchor:.60} for something that is not complete before it")
+                raise DiffaugError(f"has the alias *{event.anchor:.60} without a complete anchor before it")
             top.add(*known[event.anchor])
         if len(stack) + stack[-1].depth > _MAX_DEPTH + 2:
             raise DiffaugError(f"is nested more than {_MAX_DEPTH} levels deep")

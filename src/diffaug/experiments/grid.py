@@ -253,7 +253,7 @@ class Grid:
         ]
         if changed:
             raise DiffaugError(
-                f"{self.folder} holds another grid: {'; '.join(changed)}. Ask for the same again to continue it, or "
+                f"{self.folder} holds another grid: {'; '.join(changed)}. Repeat the first command to continue it, or "
                 "choose another folder"
             )
         rows = {cell.row for cell in self.first} & {cell.row for cell in wanted.first}
@@ -261,7 +261,7 @@ class Grid:
         if here != today:
             odd = next(cell for cell in [*wanted.first, *self.first] if cell in here ^ today)
             raise DiffaugError(
-                f"{self.folder} was begun with other cells than this version of diffaug plans with these files "
+                f"{self.folder} was started with other cells than this version of diffaug plans with these files "
                 f"(the first that differs: {odd.name}{_difference(odd, self.first, wanted.first)}); use another folder"
             )
 

@@ -170,7 +170,7 @@ def make_plan(spec: GridSpec, options: PlanOptions) -> Plan:
         if _trains(_recipe(row.recipe, tuple(row.changes))):
             counts |= {place_name(row.name, found[0].column): len(found) for found in made}
     notes += _change_notes(cells, options.changes)
-    left_out = [f"{', '.join(rows)}: left out, for want of {what}" for what, rows in absent.items()]
+    left_out = [f"{', '.join(rows)}: left out; missing: {what}" for what, rows in absent.items()]
     if not any(cell.row in asked for cell in cells):
         raise DiffaugError(f"{spec.name} cannot be run. {'. '.join(left_out)}")
     tuning = options.budget.words(check_equal(counts), spec.dev_name) if counts else []

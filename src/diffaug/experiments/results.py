@@ -104,7 +104,7 @@ class Result:
 
     Attributes:
         scores: Spearman x 100 by task: `DEV`, the test tasks, and their `AVERAGE`.
-        seconds: training time, without a stage 1 that was taken over from another run.
+        seconds: training time, without a stage 1 that another run has trained.
         gib: peak memory of the GPU, or of the process where there is no GPU.
         steps: number of steps by stage.
         best_at: stage and step of the checkpoint that was kept.

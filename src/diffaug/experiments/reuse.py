@@ -50,8 +50,7 @@ class Reuse:
     ) -> None:
         if plan.spec.measure:
             raise DiffaugError(
-                f"{plan.spec.name} measures more of its runs than scores and cannot take runs over from other grids; "
-                "leave --reuse out"
+                f"{plan.spec.name} measures more than scores, so it cannot copy runs of other grids; leave out --reuse"
             )
         self.folders = list(dict.fromkeys(folders))
         self._tasks = tasks
@@ -98,9 +97,9 @@ class Reuse:
             shutil.copytree(run, temporary, ignore=left_out, dirs_exist_ok=True)
             if not (temporary / TAKEN_OVER).exists():  # else that grid has copied it as well
                 (temporary / TAKEN_OVER).write_text(f"{run.resolve()}\n", "utf-8")
-        self._news[f"taken over from {grid}"] += 1
+        self._news[f"copied from {grid}"] += 1
         if (reason := self._reason(cell, run)) is not None:
-            note = f"Taken over by force from {grid}: {reason}"
+            note = f"Copied by force from {grid}: {reason}"
             self.forced += [] if note in self.forced else [note]
         return True
 
@@ -122,7 +121,7 @@ class Reuse:
         for grid, run, reason in refused:
             if run not in self._refused:
                 self._refused.add(run)
-                self._news[f"not taken over from {grid} ({reason}; --force takes them over)"] += 1
+                self._news[f"not copied from {grid} ({reason}; --force copies them)"] += 1
         return None
 
     def _reason(self, cell: Cell, run: Path) -> str | None:

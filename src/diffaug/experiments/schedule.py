@@ -139,7 +139,7 @@ def listing(
         sources = Counter(reuse.source(cell) for cell in to_do)
         for folder in reuse.folders:
             # Runs of a setting that is not chosen yet may be added.
-            yield f"{'At least ' if open_choice else ''}{sources[folder]:,} of them taken over from {folder}."
+            yield f"{'At least ' if open_choice else ''}{sources[folder]:,} of them copied from {folder}."
         yield from (f"{line}." for line in reuse.news())  # those that are not
 
 

@@ -155,7 +155,7 @@ def notes(summary: Summary) -> list[str]:
         *(f"Failed: {_sentence(cell)}: {why} (cells/{cell.name})" for cell, why in summary.failures),
         *([f"Not finished: {len(unfinished)} of the runs planned so far: {listed(unfinished)}"] if unfinished else []),
         *(f"Not compared: {why}" for why in summary.untested),
-        *(f"{counted(count, 'run')} taken over from {source}" for source, count in summary.taken_over.items()),
+        *(f"{counted(count, 'run')} copied from {source}" for source, count in summary.taken_over.items()),
         *_different_versions(summary),
         *(f"Measured on {', '.join(f'{k} {v}' for k, v in sorted(m.items()))}" for m in summary.machines if m),
     ]

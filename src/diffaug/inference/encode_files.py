@@ -178,4 +178,4 @@ def _interrupted(output: Output) -> str:
     if not output.resumable:
         return ""
     stored = f"{output.rows:,} sentences in {len(output.finished):,} finished shards are stored"
-    return f"{stored}; the same command goes on from there"
+    return f"{stored}; the same command continues from there"

@@ -225,7 +225,7 @@ class _Worker:
             code = self.process.exitcode or 0
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
             raise DiffaugError(
-                f"a worker process {how} in shard {self.shard}; the same command goes on (with fewer --workers, if "
+                f"a worker process {how} in shard {self.shard}; the same command continues (with fewer --workers, if "
                 "memory was short)"
             ) from error
         if isinstance(message, BaseException):

@@ -152,9 +152,9 @@ class ModelConfig:
         if sum(getattr(self, part) is not None for part in VIEW_PARTS) > 1:
             raise DiffaugError("a model has one kind of views, not several of them")
         if self.denoise is not None and self.template is None:
-            raise DiffaugError("without a template there is nothing to take off for it")
+            raise DiffaugError("denoising needs a template; set model.template, or model.denoise=false")
         if self.max_length is not None and self.max_length < 1:
-            raise DiffaugError(f"max_length must be at least 1, not {self.max_length}")
+            raise DiffaugError(f"max_length must be at least 1, got {self.max_length}")
 
     @property
     def views(self) -> ViewsConfig | None:
@@ -223,7 +223,7 @@ def _read(kind: type[Settings], values: Any, what: str) -> Settings:
 
 def _table(values: Any, what: str) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise DiffaugError(f"the {what} settings are no table of names and values: {values!r:.80}")
+        raise DiffaugError(f"the {what} settings must be a mapping of names to values, got {values!r:.80}")
     return values
 
 

@@ -21,7 +21,7 @@ _STRAIGHT = 0.001
 METRICS = {
     "dev": ("Dev score", "Spearman × 100 on the dev pairs; selects the best checkpoint"),
     "loss": ("Loss", "training loss of the batch"),
-    "delta": ("Delta", "mean distance between the two views of a sentence: rises to a peak in stage 1, then falls"),
+    "delta": ("Delta", "mean distance between the two views of a sentence: rises to a plateau or a peak in stage 1"),
     "kappa": ("Kappa", "norm of the model's own keys and values relative to the prefix's: falls in stage 1"),
     "alignment": ("Alignment", "mean squared distance of positive pairs; lower is better"),
     "uniformity": ("Uniformity", "how evenly the vectors cover the sphere; lower is better"),

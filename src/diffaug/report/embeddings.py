@@ -55,7 +55,7 @@ def _tsne(vectors: NDArray[np.float32], start: Floats) -> Floats:
     try:
         manifold: Any = import_module("sklearn.manifold")
     except ImportError as error:
-        raise DiffaugError("a t-SNE map needs scikit-learn: pip install 'diffaug[eval]', or use --map pca") from error
+        raise DiffaugError("a t-SNE map needs scikit-learn: pip install 'diffaug[report]', or use --map pca") from error
     perplexity = min(30.0, (len(vectors) - 1) / 3)
     # Initialised with a small PCA map, which makes the result deterministic.
     init = 1e-4 * start / max(float(start[:, 0].std()), 1e-12)

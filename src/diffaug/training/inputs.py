@@ -72,10 +72,10 @@ def resumed_provenance(folder: Path, now: RunProvenance, *, force: bool, say: Ca
     if changes.inputs and not force:
         raise DiffaugError(
             f"the run in {folder} was started with other inputs: {'; '.join(changes.inputs)}; restore them, start in "
-            "another folder, or go on regardless with --force, which is recorded"
+            "another folder, or continue regardless with --force, which is recorded"
         )
     if changes.inputs:
-        say(f"forced to go on with other inputs: {'; '.join(changes.inputs)}")
+        say(f"continued with --force although inputs have changed: {'; '.join(changes.inputs)}")
     if changes.environment:
         say(f"since the run was started, {'; '.join(changes.environment)}: results may differ slightly")
     return before.continued(now, force)

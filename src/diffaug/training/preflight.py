@@ -52,7 +52,7 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
     if not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir()):
         return
     if not resume:
-        raise DiffaugError(f"{folder} holds something already; choose another folder, or go on with --resume")
+        raise DiffaugError(f"{folder} is not empty; choose another folder, or continue with --resume")
     if not kept.is_file():
         raise DiffaugError(f"{folder} is not a run's folder: it has no recipe.yaml")
     if (folder / "summary.json").exists():
@@ -63,7 +63,8 @@ def check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
         before = recipe_from_dict(read_settings(kept), source=str(kept)).to_dict()
     except DiffaugError as error:
         raise DiffaugError(
-            f"the run in {folder} cannot go on, since its recipe is none any more ({error}); start in another folder"
+            f"the run in {folder} cannot continue, because its recipe is no longer valid ({error}); start in another "
+            "folder"
         ) from error
     # A plugin may have moved to another folder; no code is imported because a run's folder names it.
     if changed := differences({**before, "plugins": recipe.plugins}, recipe.to_dict()):

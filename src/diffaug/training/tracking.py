@@ -1,4 +1,4 @@
-"""What a run tells: a line of JSON for everything measured; for people a line an evaluation, and a bar or its like."""
+"""What a run reports: one line of JSON per measurement; for people, one line per evaluation and a progress bar."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class TuneResult:
         if self.comparison is None:
             return f"Keep the default settings: no trial is better on {self.chooses}; {self.reports}: {self.score:.2f}."
         words = self.comparison.words("the chosen settings", "the default")
-        caution = "" if self.comparison.low > 0 else " The gain is not shown: more dev pairs may tell."
+        caution = "" if self.comparison.low > 0 else " The gain is not shown; more dev pairs may show it."
         return f"{words}.{caution}"
 
     def table(self, most: int = 20) -> Section:

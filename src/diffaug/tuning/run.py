@@ -69,7 +69,7 @@ def tune(
 ) -> TuneResult:
     """Search for the settings of a recipe with the highest dev score.
 
-    The recipe as it is is trained first, then ``trials`` other settings, which Optuna proposes. The dev pairs are
+    The unchanged recipe is trained first, then ``trials`` other settings, which Optuna proposes. The dev pairs are
     divided: one half chooses checkpoints and settings, the other half reports what the choice is worth, beside the
     default settings. With test pairs, all dev pairs choose and the test pairs report. The recipe's seed decides the
     division, what is proposed, and every training run.
@@ -91,7 +91,7 @@ def tune(
         report: called with lines on the progress.
 
     Raises:
-        DiffaugError: anything the user can fix; all trials failed; the folder was begun with something else; or there
+        DiffaugError: anything the user can fix; all trials failed; the folder was started with other inputs; or there
             is no cluster.
     """
     if isinstance(recipe, str):
@@ -175,10 +175,10 @@ def _divide(recipe: Recipe, given: Mapping[str, InMemoryRows]) -> _Pairs:
         rest, chosen = split_folds(dev, 2, recipe.seed)
         choose, report = dev.take(chosen.tolist()), dev.take(rest.tolist())
         pairs = _Pairs(choose, report, f"{len(choose):,} dev pairs", f"{len(report):,} held-out dev pairs")
-    if (fewest := min(len(pairs.choose), len(pairs.report))) < _FEWEST_PAIRS:
+    if min(len(pairs.choose), len(pairs.report)) < _FEWEST_PAIRS:
         raise DiffaugError(
-            f"tune would have {pairs.chooses} to choose and {pairs.reports} to report, and {fewest} are too few; each "
-            f"part needs at least {_FEWEST_PAIRS}"
+            f"tune would choose by {pairs.chooses} and report on {pairs.reports}; each part needs at least "
+            f"{_FEWEST_PAIRS}: add pairs"
         )
     return pairs
 
@@ -189,7 +189,7 @@ def _rows(pairs: ScoredPairs) -> InMemoryRows:
 
 
 def _claim(folder: Path, recipe: Recipe, space: Space, given: Mapping[str, InMemoryRows]) -> None:
-    """Note in the folder what is searched; refuse one that was begun with something else."""
+    """Note in the folder what is searched; refuse one that was started with other inputs or settings."""
     files = data_checksums(recipe)
     for name, rows in given.items():
         text = json.dumps(list(iterate(rows.rows)), default=str)
@@ -209,7 +209,8 @@ def _claim(folder: Path, recipe: Recipe, space: Space, given: Mapping[str, InMem
         changed += differences(before["search"], searched)
     if changed:
         raise DiffaugError(
-            f"{folder} was begun with something else ({'; '.join(changed[:3])}); restore it, or choose another folder"
+            f"{folder} was started with other inputs or settings ({'; '.join(changed[:3])}); restore them, or choose "
+            "another folder"
         )
 
 

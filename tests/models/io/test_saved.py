@@ -348,7 +348,7 @@ def test_settings_of_the_wrong_kind(copy: Path, name: str, value: Any) -> None:
 @pytest.mark.parametrize("value", [None, [], "mean"])
 def test_settings_that_are_none(copy: Path, value: Any) -> None:
     describe(copy, lambda d: d.update(model=value))
-    with pytest.raises(DiffaugError, match="the model settings are no table"):
+    with pytest.raises(DiffaugError, match="the model settings must be a mapping"):
         Embedder.from_pretrained(copy)
 
 

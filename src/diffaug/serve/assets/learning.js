@@ -93,7 +93,7 @@ function adaptPart(job) {
   const log = job.lines && job.lines.length ? el("pre", { id: "log", tabindex: "0" }, job.lines.join("\n")) : null;
   const parts = [el("h2", {}, "Adapt the model")];
   if (job.state === "none") {
-    parts.push(el("p", { class: "quiet" }, "Training on the labels so far, with cross-validation that decides whether it helps. It takes minutes; labelling goes on."));
+    parts.push(el("p", { class: "quiet" }, "Training on the labels so far, with cross-validation that decides whether it helps. It takes minutes; you can continue to label."));
   } else if (job.state === "running") {
     const words = job.ending ? "Ending" : `Running for ${duration(job.seconds)}`;
     parts.push(el("p", { id: "job" }, `${words}, with ${job.labels} labels.`), log);
