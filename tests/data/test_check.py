@@ -7,6 +7,7 @@ import json
 import random
 import re
 import shlex
+import subprocess
 import zipfile
 from itertools import chain
 from pathlib import Path
@@ -365,6 +366,17 @@ def test_many_classes_in_any_order_are_no_pairs(tmp_path: Path) -> None:
     assert "column 1 repeats few short texts" in str(report)
     headed = check(table(tmp_path / "c.tsv", ("Absicht", "Anfrage"), *rows, separator="\t"))
     assert typed(headed, "may be sentences with a class")[-3:] == ["sentence=Anfrage", "--column", "class=Absicht"]
+
+
+def test_fasttext(tmp_path: Path) -> None:
+    path = tmp_path / "my tickets.txt"
+    rows = [(text, name.replace(" ", "_")) for text, name in intents()]
+    path.write_text("".join(f"__label__{name} {text}\n" for text, name in rows))
+    (line,) = (line for line in str(check(path)).splitlines() if "fastText" in line)
+    subprocess.run(line.partition("type: ")[2], shell=True, check=True)
+    converted = f"{path}.tsv"
+    assert kind_of(check(converted)) == "sentences with a class (by the columns text, label)"
+    assert list(read_classes(converted)) == rows
 
 
 def test_a_header_that_is_a_question(tmp_path: Path) -> None:

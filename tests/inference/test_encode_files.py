@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import math
 import multiprocessing
 import os
 import signal
@@ -160,6 +161,12 @@ def test_half_a_surrogate_pair_is_a_question_mark(embedder: Embedder, tmp_path: 
     embedder.encode_files(path, tmp_path / "v.jsonl")
     for rows in (read(tmp_path / "out")[0].to_pylist(), map(json.loads, (tmp_path / "v.jsonl").open())):
         assert [(row["sentence"], row["more"]) for row in rows] == [("A ? dog.", "?"), ("A cat.", None)]
+
+
+def test_nan_is_null_in_json_lines(embedder: Embedder, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", [{"text": "A dog.", "price": 1.5}, {"text": "A cat.", "price": math.nan}])
+    embedder.encode_files(path, tmp_path / "v.jsonl")
+    assert [json.loads(line)["price"] for line in (tmp_path / "v.jsonl").open()] == [1.5, None]
 
 
 def test_vectors_of_no_sentences(embedder: Embedder, tmp_path: Path) -> None:

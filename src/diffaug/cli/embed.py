@@ -188,7 +188,7 @@ def search(
 
     Vectors that were computed before are used with the model that computed them, unless --model is given.
     """
-    from diffaug.data.documents import read_documents
+    from diffaug.data.documents import finite, read_documents
     from diffaug.inference.index import Index
     from diffaug.inference.search import VectorStore, search_blocks, search_unique
     from diffaug.inference.stored import StoredVectors
@@ -225,7 +225,7 @@ def search(
             for hit in hits:
                 record = {"query": query, "score": round(hit.score, 6), "sentence": hit.sentence}
                 record |= {"columns": dict(hit.columns)} if hit.columns else {}
-                typer.echo(json.dumps(record, ensure_ascii=False, default=str))
+                typer.echo(json.dumps(finite(record), ensure_ascii=False, default=str))
             continue
         if len(queries) > 1:
             typer.secho(query, bold=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -58,6 +59,7 @@ _USUAL_TOKENS = 32
 _TOKENISED = 20_000
 # Of the labels of a sentence or pair that has several.
 _SHOWN_VALUES = 4
+_FASTTEXT = "__label__"
 _LABEL_ORDER = ("entailment", "neutral", "contradiction", "same", "different")
 _TOKENIZER = Path(__file__).parent.parent / "assets" / "mini" / "tokenizer.json"
 
@@ -214,6 +216,13 @@ def _hidden_classes(source: Source) -> list[str]:
     """What a table of sentences may be beside that: columns of classes have many names."""
     with suppress(DiffaugError):
         table, _ = open_source(source, ProblemCount())
+        lines = [str(cells[0]) for _, cells in table.head()] if table.plain_text else []
+        if 2 * sum(line.startswith(_FASTTEXT) for line in lines) > len(lines):
+            text, tsv = shlex.quote(str(source)), shlex.quote(f"{source}.tsv")
+            return [
+                f"the lines begin with {_FASTTEXT}, in which fastText writes the class of a sentence; if so, type: "
+                rf"(printf 'label\ttext\n'; sed -E 's/^{_FASTTEXT}([^ ]+) /\1\t/' {text}) > {tsv}"
+            ]
         proposals = [columns for kind, columns in propose_columns(table) if kind is Kind.CLASSES]
         return [
             f"the column {columns['class']} may hold the class of each sentence; if so, type: "

@@ -9,9 +9,10 @@ import glob
 import gzip
 import hashlib
 import lzma
+import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -221,6 +222,18 @@ def expand(source: str) -> list[str]:
 def is_table(source: str) -> bool:
     """Whether a source is read by column, not line by line."""
     return source.startswith(HUB_PREFIX) or (source != STDIN and _format(Path(source)) in _TABLES)
+
+
+def finite(value: Any) -> Any:
+    """The value of a column, or several, with None instead of numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    # Embeddings are long lists of numbers, known to be finite.
+    if isinstance(value, list) and not (value and isinstance(value[0], float)):
+        return [finite(each) for each in value]
+    return value
 
 
 def _is_stream(source: str) -> bool:

@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffaug.data.documents import DocumentReader, Documents
+from diffaug.data.documents import DocumentReader, Documents, finite
 from diffaug.errors import DiffaugError
 from diffaug.files import atomic_file, exclusive_lock, flush, sweep, write_errors
 from diffaug.inference.manifest import MANIFEST, Manifest, Shard, VectorSet
@@ -197,7 +197,7 @@ def json_line(documents: Documents, row: int, vector: NDArray[Any]) -> bytes:
     # Nine significant digits are enough to restore a float32 exactly. JSON is UTF-8, whatever the terminal's encoding.
     numbers = [float(f"{x:.9g}") for x in vector.tolist()] if vector.dtype.kind == "f" else vector.tolist()
     others = {name: values[row] for name, values in documents.columns.items()}
-    record = {**others, "sentence": documents.sentences[row], "embedding": numbers}
+    record = {**finite(others), "sentence": documents.sentences[row], "embedding": numbers}
     return json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 

@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import ipaddress
 import json
-import math
 import mimetypes
 import re
 import socket
@@ -28,6 +27,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from diffaug.data.documents import finite
 from diffaug.errors import DiffaugError
 
 ASSETS = Path(__file__).parent / "assets"
@@ -93,20 +93,8 @@ class ApiError(Exception):
 
 def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON response. It is ASCII: half a surrogate pair, which Python strings may contain, is not UTF-8."""
-    text = json.dumps(_finite(data), default=str, separators=(",", ":"))
+    text = json.dumps(finite(data), default=str, separators=(",", ":"))
     return Response(text, status, headers, media_type="application/json")
-
-
-def _finite(value: Any) -> Any:
-    """The value with None instead of numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    # Embeddings are long lists of numbers, known to be finite.
-    if isinstance(value, list) and not (value and isinstance(value[0], float)):
-        return [_finite(each) for each in value]
-    return value
 
 
 async def read_json(request: Request) -> dict[str, Any]:
